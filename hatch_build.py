@@ -35,6 +35,7 @@ COMPILED = (
     "headrace/core/**/*.py",
     "headrace/net/output.py",
     "headrace/protocols/answers.py",
+    "headrace/protocols/inlet.py",
     "headrace/protocols/amqp091/*.py",
     "headrace/protocols/amqp10/*.py",
     "headrace/protocols/mqtt/*.py",
@@ -43,9 +44,7 @@ INTERPRETED = {
     "headrace/storage/local/disk.py",  # tests put failing disks in its place, and its classes inherit from builtins
     "headrace/protocols/amqp091/fields.py",  # numbers and strings that remember their wire type inherit from builtins
     "headrace/protocols/amqp10/types.py",  # so do these
-    "headrace/protocols/amqp10/entities.py",  # mypyc fails on a star in a return, and nothing waits for management
     # pamqp's classes say str where our reader leaves bytes, which compiled code does not let pass
-    "headrace/protocols/amqp091/declaring.py",
     "headrace/protocols/amqp091/handshake.py",
     "headrace/protocols/amqp091/methods.py",
 }

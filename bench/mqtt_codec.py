@@ -10,8 +10,7 @@ from collections.abc import Callable
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from headrace.protocols.mqtt.codec import Decoder
-from headrace.protocols.mqtt.encoding import PublishEncoder, encode_acknowledgement, encode_publish
+from headrace.protocols.mqtt.codec import Decoder, PublishEncoder, encode_acknowledgement, encode_publish
 from headrace.protocols.mqtt.packets import PUBACK, V5, V311
 
 COUNT = 1000

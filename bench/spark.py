@@ -33,8 +33,8 @@ from headrace.spark.java import ensure_java
 from headrace.spark.pipelines.assign import AssignSettings, columns_read, read_filters, run_assign
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.predicates import PredicateSet
-from headrace.storage.local.block_coding import decode_messages
-from headrace.storage.local.follower import Follower, span_blocks
+from headrace.storage.local.encoding import decode_messages
+from headrace.storage.local.follower import Follower, SpanReader
 
 PAYLOAD_BYTES = 200
 WARMUP_ROUNDS = 3
@@ -113,9 +113,9 @@ class TupleReader(DataSourceReader):
         first, following = follower.bounds("orders")
         middle = (first + following) // 2
         start, stop = (first, middle) if partition.value == 0 else (middle, following)
-        log_id = follower.log_id("orders")
+        reader = SpanReader(follower.log_id("orders"))
         for span in follower.spans("orders", start, stop):
-            for base, block, low, high in span_blocks(span, log_id, follower.disk):
+            for base, block, low, high in reader.rows(span):
                 for offset, message in enumerate(decode_messages(block, low, high), base):
                     topic = message.source.topic
                     time = datetime.fromtimestamp(message.timestamp_us / 1e6, UTC)

@@ -1,4 +1,4 @@
-"""A client that sends the frames it is told to and shows those that come: for what no library would do."""
+"""A client that sends single frames and shows the answers, for tests of frames that no library sends."""
 
 import socket
 import time
@@ -7,14 +7,14 @@ from typing import TypeVar
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame
 from headrace.protocols.amqp10.frames import AMQP_HEADER
 from headrace.protocols.amqp10.performatives import Attach, Begin, Flow, Open, Performative, Source, Target, Transfer
-from headrace.protocols.amqp10.writing import encode_value
+from headrace.protocols.amqp10.values import encode_value
 
 _SECONDS = 60.0
 E = TypeVar("E")
 
 
 def body(value: object) -> bytes:
-    """A message with this value for a body."""
+    """Return a message with this value for a body."""
     return b"\x00\x53\x77" + encode_value(value)
 
 
@@ -46,7 +46,7 @@ class RawClient:
         self.expect(Begin)
 
     def next(self, seconds: float = _SECONDS) -> Event:
-        """The next event. Raises TimeoutError when none comes, ConnectionError at the end of the connection."""
+        """Return the next event. Raises TimeoutError, or ConnectionError at the end of the connection."""
         deadline = time.monotonic() + seconds
         while not self._events:
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))
@@ -58,14 +58,14 @@ class RawClient:
         return self._events.pop(0)
 
     def expect(self, kind: type[E], seconds: float = _SECONDS) -> E:
-        """The next event of this kind; others before it are passed over."""
+        """Return the next event of this kind. Events of other kinds are skipped."""
         while True:
             event = self.next(seconds)
             if isinstance(event, kind):
                 return event
 
     def all_of(self, kind: type[E], count: int) -> list[E]:
-        """So many events of this kind, and what else of it comes until it is quiet."""
+        """Return `count` events of this kind, and more if they follow at once."""
         found: list[E] = []
         while True:
             try:
@@ -80,7 +80,7 @@ class RawClient:
 
 
 def receiver(name: str, address: str, handle: int = 0) -> Attach:
-    """An attach of a receiver."""
+    """Return an attach of a receiver."""
     attach = Attach(name, handle, True)
     attach.source = Source(address)
     attach.target = Target("here")
@@ -88,7 +88,7 @@ def receiver(name: str, address: str, handle: int = 0) -> Attach:
 
 
 def sender(name: str, address: str, handle: int = 0) -> Attach:
-    """An attach of a sender."""
+    """Return an attach of a sender."""
     attach = Attach(name, handle, False)
     attach.source = Source("here")
     attach.target = Target(address)
@@ -96,7 +96,7 @@ def sender(name: str, address: str, handle: int = 0) -> Attach:
 
 
 def credit(handle: int, count: int, **options: int) -> Flow:
-    """A flow that gives credit to a sender from its first delivery on."""
+    """Return a flow that gives credit from the first delivery on."""
     flow = Flow()
     flow.next_incoming_id = 0
     flow.incoming_window = 1000
@@ -110,7 +110,7 @@ def credit(handle: int, count: int, **options: int) -> Flow:
 
 
 def transfer(number: int, message: bytes, handle: int = 0, **options: object) -> Transfer:
-    """One piece of a delivery."""
+    """Return one piece of a delivery."""
     piece = Transfer(0, handle)
     piece.id = number
     piece.tag = b"%d" % number

@@ -1,4 +1,4 @@
-"""An AMQP 1.0 connection without a network: frames go in, events come out, time moves only when told."""
+"""An AMQP 1.0 connection without a network: frames go in, events come out, the test moves the clock."""
 
 from typing import TypeVar, cast
 
@@ -7,10 +7,10 @@ from headrace.model import AMQP10
 from headrace.net.connection import Wire
 from headrace.protocols.amqp10.codec import Decoder, Event, encode_frame
 from headrace.protocols.amqp10.connection import Connection
-from headrace.protocols.amqp10.context import Server
 from headrace.protocols.amqp10.frames import AMQP_HEADER
 from headrace.protocols.amqp10.performatives import Begin, Open, Performative, Transfer
 from headrace.protocols.amqp10.properties import Amqp10Codec
+from headrace.protocols.amqp10.server import Server
 from headrace.storage.api import Engine
 from tests.endpoints import doors_to
 from tests.house import House
@@ -46,7 +46,7 @@ class Caller:
         self.say(Open(container_id), Begin(None, 0, 1000, 1000))
 
     def say(self, *performatives: Performative) -> list[Event]:
-        """Send these; what is answered."""
+        """Send performatives, and return the answers."""
         for performative in performatives:
             payload = performative.payload if isinstance(performative, Transfer) else b""
             self._connection.feed(encode_frame(performative.channel, performative.encode(), payload))
@@ -55,18 +55,18 @@ class Caller:
         return self.heard()
 
     def heard(self) -> list[Event]:
-        """What came since the last look."""
+        """Return the events since the last call."""
         self._office.house.run()
         self._line.flush()
         sent, self._line.sent = self._line.sent, []
         return self._decoder.feed(b"".join(sent))
 
     def break_off(self) -> None:
-        """The connection breaks, and nothing else happens yet."""
+        """Break the connection without another turn of the broker."""
         self._connection.lost()
 
     def lose(self) -> None:
-        """The connection breaks."""
+        """Break the connection, and let the broker work."""
         self.break_off()
         self._office.house.run()
 

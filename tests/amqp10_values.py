@@ -9,8 +9,9 @@ import proton
 from hypothesis import strategies as st
 
 from headrace.protocols.amqp10 import types as t
+from headrace.protocols.amqp10 import values as codes
 from headrace.protocols.amqp10.frames import HEADER
-from headrace.protocols.amqp10.writing import encode_described, encode_value
+from headrace.protocols.amqp10.values import encode_described, encode_value
 
 _INTEGERS: list[tuple[type[int], int, int]] = [
     (t.UByte, 0, 2**8 - 1),
@@ -23,7 +24,7 @@ _INTEGERS: list[tuple[type[int], int, int]] = [
     (int, -(2**63), 2**63 - 1),
     (t.Timestamp, -(2**63), 2**63 - 1),
 ]
-# Few letters of each length in UTF-8, and texts on either side of what one byte can count: that is all that matters.
+# Few letters of each length in UTF-8, and texts shorter and longer than one byte can count.
 ascii_texts = st.one_of(st.text("ax-:\0\x7f", max_size=6), st.sampled_from(["x-basic-type", "x" * 255, "x" * 256]))
 texts = st.one_of(st.text("aé€😀\0\ud7ff\uffff", max_size=6), st.sampled_from(["x" * 255, "é" * 128]))
 _chars = st.sampled_from("a\0\x7fé€😀\ud7ff\ue000\U0010ffff")
@@ -36,33 +37,33 @@ def _wrapped(kind: type[int], least: int, most: int) -> st.SearchStrategy[object
 
 _floats32 = st.floats(width=32, allow_nan=False).map(t.Float)
 _of_code: dict[int, st.SearchStrategy[object]] = {
-    t.BOOLEAN: st.booleans(),
-    t.UBYTE: _wrapped(*_INTEGERS[0]),
-    t.USHORT: _wrapped(*_INTEGERS[1]),
-    t.UINT: _wrapped(*_INTEGERS[2]),
-    t.ULONG: _wrapped(*_INTEGERS[3]),
-    t.BYTE: _wrapped(*_INTEGERS[4]),
-    t.SHORT: _wrapped(*_INTEGERS[5]),
-    t.INT: _wrapped(*_INTEGERS[6]),
-    t.LONG: _wrapped(*_INTEGERS[7]),
-    t.TIMESTAMP: _wrapped(*_INTEGERS[8]),
-    t.FLOAT: _floats32,
-    t.DOUBLE: st.floats(allow_nan=False),
-    t.CHAR: _chars.map(t.Char),
-    t.DECIMAL32: st.binary(min_size=4, max_size=4).map(t.Decimal32),
-    t.DECIMAL64: st.binary(min_size=8, max_size=8).map(t.Decimal64),
-    t.DECIMAL128: st.binary(min_size=16, max_size=16).map(t.Decimal128),
-    t.UUID: st.uuids(),
-    t.VBIN32: _bytes,
-    t.STR32: texts,
-    t.SYM32: ascii_texts.map(t.Symbol),
+    codes.BOOLEAN: st.booleans(),
+    codes.UBYTE: _wrapped(*_INTEGERS[0]),
+    codes.USHORT: _wrapped(*_INTEGERS[1]),
+    codes.UINT: _wrapped(*_INTEGERS[2]),
+    codes.ULONG: _wrapped(*_INTEGERS[3]),
+    codes.BYTE: _wrapped(*_INTEGERS[4]),
+    codes.SHORT: _wrapped(*_INTEGERS[5]),
+    codes.INT: _wrapped(*_INTEGERS[6]),
+    codes.LONG: _wrapped(*_INTEGERS[7]),
+    codes.TIMESTAMP: _wrapped(*_INTEGERS[8]),
+    codes.FLOAT: _floats32,
+    codes.DOUBLE: st.floats(allow_nan=False),
+    codes.CHAR: _chars.map(t.Char),
+    codes.DECIMAL32: st.binary(min_size=4, max_size=4).map(t.Decimal32),
+    codes.DECIMAL64: st.binary(min_size=8, max_size=8).map(t.Decimal64),
+    codes.DECIMAL128: st.binary(min_size=16, max_size=16).map(t.Decimal128),
+    codes.UUID: st.uuids(),
+    codes.VBIN32: _bytes,
+    codes.STR32: texts,
+    codes.SYM32: ascii_texts.map(t.Symbol),
 }
 primitives: st.SearchStrategy[object] = st.one_of(st.none(), *_of_code.values())
 
 
 @st.composite
 def arrays(draw: st.DrawFn) -> t.Array:
-    """Arrays of every primitive type, described ones and empty ones among them."""
+    """Return arrays of every primitive type, some described, some empty."""
     code = draw(st.sampled_from(sorted(_of_code)))
     items = draw(st.lists(_of_code[code], max_size=5))
     descriptor = draw(st.one_of(st.none(), st.builds(t.Symbol, ascii_texts)))
@@ -72,12 +73,12 @@ def arrays(draw: st.DrawFn) -> t.Array:
 def _nested(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     lists = st.lists(inner, max_size=5)
     maps = st.lists(st.tuples(primitives, inner), max_size=4).map(t.Map)
-    # What is described is not itself described: of that, too, proton loses count.
+    # No described value is described again: proton loses count of that, too.
     undescribed = inner.filter(lambda value: not isinstance(value, t.Described))
-    described = st.builds(t.Described, st.one_of(st.builds(t.Symbol, ascii_texts), _of_code[t.ULONG]), undescribed)
-    # Of primitives only: proton, which has to read them too, loses count of described values inside an array.
+    described = st.builds(t.Described, st.one_of(st.builds(t.Symbol, ascii_texts), _of_code[codes.ULONG]), undescribed)
+    # Primitives only: proton loses count of described values inside an array.
     primitive_lists = st.lists(st.lists(primitives, max_size=3), max_size=3)
-    compound_arrays = primitive_lists.map(lambda items: t.Array(t.LIST32, list(items)))
+    compound_arrays = primitive_lists.map(lambda items: t.Array(codes.LIST32, list(items)))
     return st.one_of(lists, maps, described, arrays(), compound_arrays)
 
 
@@ -141,32 +142,32 @@ _PROTON: list[tuple[type, Callable[[Any], object]]] = [
     (proton.char, t.Char),
 ]
 _CODES = {
-    proton.Data.BOOL: t.BOOLEAN,
-    proton.Data.UBYTE: t.UBYTE,
-    proton.Data.USHORT: t.USHORT,
-    proton.Data.UINT: t.UINT,
-    proton.Data.ULONG: t.ULONG,
-    proton.Data.BYTE: t.BYTE,
-    proton.Data.SHORT: t.SHORT,
-    proton.Data.INT: t.INT,
-    proton.Data.LONG: t.LONG,
-    proton.Data.TIMESTAMP: t.TIMESTAMP,
-    proton.Data.FLOAT: t.FLOAT,
-    proton.Data.DOUBLE: t.DOUBLE,
-    proton.Data.CHAR: t.CHAR,
-    proton.Data.DECIMAL32: t.DECIMAL32,
-    proton.Data.DECIMAL64: t.DECIMAL64,
-    proton.Data.DECIMAL128: t.DECIMAL128,
-    proton.Data.UUID: t.UUID,
-    proton.Data.BINARY: t.VBIN32,
-    proton.Data.STRING: t.STR32,
-    proton.Data.SYMBOL: t.SYM32,
-    proton.Data.LIST: t.LIST32,
+    proton.Data.BOOL: codes.BOOLEAN,
+    proton.Data.UBYTE: codes.UBYTE,
+    proton.Data.USHORT: codes.USHORT,
+    proton.Data.UINT: codes.UINT,
+    proton.Data.ULONG: codes.ULONG,
+    proton.Data.BYTE: codes.BYTE,
+    proton.Data.SHORT: codes.SHORT,
+    proton.Data.INT: codes.INT,
+    proton.Data.LONG: codes.LONG,
+    proton.Data.TIMESTAMP: codes.TIMESTAMP,
+    proton.Data.FLOAT: codes.FLOAT,
+    proton.Data.DOUBLE: codes.DOUBLE,
+    proton.Data.CHAR: codes.CHAR,
+    proton.Data.DECIMAL32: codes.DECIMAL32,
+    proton.Data.DECIMAL64: codes.DECIMAL64,
+    proton.Data.DECIMAL128: codes.DECIMAL128,
+    proton.Data.UUID: codes.UUID,
+    proton.Data.BINARY: codes.VBIN32,
+    proton.Data.STRING: codes.STR32,
+    proton.Data.SYMBOL: codes.SYM32,
+    proton.Data.LIST: codes.LIST32,
 }
 
 
 def is_read_by_proton(value: object) -> bool:
-    """Whether proton's reader gets it right: it does not when what is described is described again."""
+    """True if proton reads the value correctly. It does not if a described value is described again."""
     if isinstance(value, t.Described):
         return not isinstance(value.value, t.Described) and is_read_by_proton(value.value)
     if isinstance(value, t.Map):
@@ -177,7 +178,7 @@ def is_read_by_proton(value: object) -> bool:
 
 
 def read_by_proton(data: proton.Data) -> object:
-    """The value that proton's reader stands at, as one of ours."""
+    """Return the value at the position of proton's reader, as one of ours."""
     kind = data.type()
     if kind == proton.Data.DESCRIBED:
         return t.Described(*_children(data))

@@ -8,6 +8,7 @@ from typing import TypeVar
 import pika
 from pika.adapters.blocking_connection import BlockingConnection
 
+from headrace.app import Threads
 from headrace.clock import SystemClock
 from headrace.core.access.access import Access
 from headrace.core.access.permissions import Permission
@@ -19,11 +20,10 @@ from headrace.errors import HeadraceError
 from headrace.model import AMQP091
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection
-from headrace.protocols.amqp091.handshake import Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp091.server import Server
 from headrace.storage.api import Done, Engine
 from headrace.storage.memory import MemoryEngine
-from headrace.threads import Threads
 
 _SECONDS = 60.0
 _TICK_SECONDS = 0.02

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace import cli, serving
+from headrace import app, cli
 from headrace.cli import serve
 from headrace.config.settings import Settings
 from headrace.launch import Launch
@@ -47,7 +47,7 @@ def _open(settings: Settings, wake: Wake) -> Engine:
 
 
 def _become(launch: Launch) -> None:
-    sys.exit(serving.run(launch, _open))
+    sys.exit(app.run(launch, _open))
 
 
 if __name__ == "__main__":

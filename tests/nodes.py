@@ -52,13 +52,13 @@ class TestNode:
         self.ownership = Ownership(self.node, secret, SystemClock())
 
     async def open(self) -> None:
-        await self.program._listeners.open(self.program._doorway)
+        await self.program._listeners.open(self.program._frontend)
         ports = self.program._listeners.ports()
         listeners = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
         self.node = Node(self.name, listeners["cluster"], "0", 0, listeners)
         self.ownership = Ownership(self.node, self._secret, SystemClock())
-        assert self.program._doorway is not None
-        self.program._doorway.follow(self.ownership)
+        assert self.program._frontend is not None
+        self.program._frontend.follow(self.ownership)
 
     async def serve(self) -> None:
         """Own a store of its own, empty at first."""
@@ -92,8 +92,8 @@ class TestNode:
 
     def impatient(self) -> None:
         """Have clients wait for an owner no longer than it takes to see that there is none."""
-        assert self.program._doorway is not None
-        self.program._doorway.patience_seconds = 0.0
+        assert self.program._frontend is not None
+        self.program._frontend.patience_seconds = 0.0
 
     @property
     def ports(self) -> dict[str, int]:
@@ -187,9 +187,9 @@ class Nodes:
         """Have clients that are passed on to this node met by something else than its broker."""
 
         async def met() -> None:
-            doorway = self.nodes[name].program._doorway
-            assert doorway is not None
-            doorway.local = Local(lambda protocol: handler(), lambda origin: asyncio.Protocol())
+            frontend = self.nodes[name].program._frontend
+            assert frontend is not None
+            frontend.local = Local(lambda protocol: handler(), lambda origin: asyncio.Protocol())
 
         self.ask(met())
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import headrace
-from headrace import cli, serving
+from headrace import app, cli
 
 _REQUEST_BYTES = 1 << 20
 _APART = (
@@ -196,9 +196,9 @@ def _run() -> None:
         cli.main()
     except _Replaced as replaced:
         safe, option, module, *rest = replaced.arguments[1:]
-    assert (safe, option, module) == ("-P", "-m", "headrace.serving")
+    assert (safe, option, module) == ("-P", "-m", "headrace.app")
     sys.argv = [module, *rest]
-    serving._main()
+    app._main()
 
 
 def _main() -> None:

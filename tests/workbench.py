@@ -14,9 +14,9 @@ from headrace.model import AMQP091, Message, Source
 from headrace.storage.api import Commit, Engine
 from headrace.storage.group_state import Transition
 from headrace.storage.local.disk import Disk
+from headrace.storage.local.encoding import write_run, write_step, write_truncate
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.record import Run
-from headrace.storage.local.record_writing import write_run, write_step, write_truncate
 
 SMALL = LocalSettings(
     journal_file_bytes=32 << 10,

@@ -23,8 +23,9 @@ from bench.compare.result import Result
 from bench.compare.runner import Audience, Runner
 from bench.compare.scaling import points
 from bench.compare.table import comparison_table, remarks, scale_table
-from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail, line
+from headrace.cli.output import count, examples, fail, line
 from headrace.errors import Refused
+from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 

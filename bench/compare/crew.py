@@ -13,7 +13,7 @@ from typing import IO, Any, Final, Literal, final
 from bench.compare.counters import Counters
 from bench.compare.load import Job, Unsupported, Wrong
 from bench.compare.processes import child_environment
-from headrace.children import python
+from headrace.process import python
 
 Role = Literal["publish", "consume"]
 

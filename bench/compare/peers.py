@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, final
 
 from bench.compare.load import Endpoint, Family
-from headrace.children import python
+from headrace.process import python
 
 _HERE: Final = "127.0.0.1"
 _SYSTEM_PATHS: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")

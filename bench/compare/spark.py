@@ -19,7 +19,7 @@ from bench.compare.course import Pace, Target
 from bench.compare.load import Load, Scenario
 from bench.compare.processes import child_environment, usage_of_tree
 from bench.compare.result import Result
-from headrace.children import python
+from headrace.process import python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

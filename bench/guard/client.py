@@ -6,19 +6,20 @@ from typing import Final, TypeVar, cast
 from pamqp import base, commands, frame
 
 from headrace.clock import ManualClock
+from headrace.config.settings import Settings
 from headrace.core.access.access import Access
 from headrace.core.access.logins import Background
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
-from headrace.core.properties import Codecs
-from headrace.model import AMQP091
+from headrace.core.queue.definition import declared
 from headrace.net.connection import OUTPUT_HIGH_BYTES, Wire
+from headrace.net.handler import Handler
 from headrace.net.output import Output
+from headrace.protocols import Backend, Protocols, codecs
+from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
-from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import BASIC_ACK, BASIC_PUBLISH, FRAME_MAX_SIZE, METHOD, PROTOCOL_HEADER
-from headrace.protocols.amqp091.handshake import Server
-from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp091.server import Server
 from headrace.storage.api import Engine
 
 PERSISTENT: Final = b"\x10\x00\x02"  # property flags with delivery-mode alone, and its value
@@ -50,17 +51,19 @@ class _Here(Background):
         raise AssertionError("a login was refused")
 
 
-class _Pipe:
+class Pipe:
     """Stands where a connection's socket is: keeps what is sent, and calls back at the end of a turn."""
 
     certificate_name = ""
     address = "127.0.0.1"
     peer = "127.0.0.1:1"
     is_loopback = True
+    is_closing = False
 
     def __init__(self, soon: list[Callable[[], None]]) -> None:
         self._soon = soon
         self.output = Output(OUTPUT_HIGH_BYTES, lambda: None, lambda: None)
+        self.hand_over: Callable[[Handler], None] = lambda handler: None
 
     def send(self, data: bytes) -> None:
         self.output.send(data)
@@ -71,7 +74,16 @@ class _Pipe:
     def before_flush(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
 
-    def keep_alive(self, interval_seconds: float) -> None:
+    def keep_alive(self, interval_seconds: float, silence_seconds: float = 0) -> None:
+        return
+
+    def watch(self, seconds: float, silent: Callable[[], None]) -> None:
+        return
+
+    def pause_reading(self, why: int) -> None:
+        return
+
+    def resume_reading(self, why: int) -> None:
         return
 
 
@@ -82,10 +94,16 @@ class House:
         self._engine = engine
         self.clock = ManualClock()
         self.soon: list[Callable[[], None]] = []
-        codecs = Codecs()
-        codecs.add(AMQP091, Amqp091Codec())
-        hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self.soon.append, name, codecs))
-        self.server = Server(hosts, Access(engine, self.clock, _Here(), hosts), "guard")
+        known = codecs()
+        self._hosts = hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self.soon.append, name, known))
+        access = Access(engine, self.clock, _Here(), hosts)
+        self.handler = Protocols(Backend(hosts, access, self.clock, Settings())).handler
+        self.server = Server(hosts, access, "guard")
+
+    def declare(self, queue: str) -> None:
+        broker = self._hosts.find("/")
+        assert broker is not None
+        broker.declare(declared(queue, durable=True))
 
     def turn(self) -> None:
         while self.soon:
@@ -100,7 +118,7 @@ class Client:
 
     def __init__(self, house: House, prefetch: int) -> None:
         self._house = house
-        self._pipe = _Pipe(house.soon)
+        self._pipe = Pipe(house.soon)
         self._connection = Connection(house.server, house.clock)
         self._connection.opened(cast("Wire", self._pipe))
         self.feed(PROTOCOL_HEADER)

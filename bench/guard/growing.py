@@ -17,7 +17,7 @@ from bench.compare.scaling import points
 from bench.guard.client import Client, House, ack_frame, publish_frames
 from bench.guard.scenarios import PAYLOAD, mark
 from headrace.clock import SystemClock
-from headrace.garbage import settle_memory
+from headrace.process import settle_memory
 from headrace.storage.local.engine import LocalEngine
 
 MESSAGES = 400_000

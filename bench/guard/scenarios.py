@@ -23,11 +23,11 @@ from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.routing.exchanges import Exchanges
 from headrace.model import Message, Source
 from headrace.protocols.amqp091.codec import Decoder as AmqpDecoder
-from headrace.protocols.amqp091.encoding import DeliverEncoder
+from headrace.protocols.amqp091.codec import DeliverEncoder
 from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE, PROTOCOL_HEADER
 from headrace.protocols.amqp091.subscriptions import Tags
 from headrace.protocols.mqtt.codec import Decoder as MqttDecoder
-from headrace.protocols.mqtt.encoding import PublishEncoder, encode_publish
+from headrace.protocols.mqtt.codec import PublishEncoder, encode_publish
 from headrace.protocols.mqtt.packets import V5
 from headrace.storage.api import Engine
 from headrace.storage.local.engine import LocalEngine

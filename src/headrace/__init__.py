@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def open(data: "str | Path | None" = "data") -> "OpenBroker":  # noqa: A001
-    """A broker in this process: `async with headrace.open("./data") as broker`; with None it is kept in memory."""
-    from headrace.embedded import open_broker  # only those who open a broker load one
+    """Open a broker in this process: `async with headrace.open("./data") as broker`. None keeps it in memory."""
+    from headrace.embedded import open_broker  # a program that opens no broker loads none
 
     return open_broker(data)

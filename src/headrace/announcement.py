@@ -1,4 +1,4 @@
-"""What is said when the broker begins to serve: on the log, and in the ready file for other programs."""
+"""The announcement that the broker serves: lines for people, the log, and the ready file for programs."""
 
 import contextlib
 import json
@@ -22,13 +22,13 @@ from headrace.version import __version__
 
 @final
 class ReadyFile:
-    """A file that is there while this process serves; with no path, nothing is written."""
+    """A file that exists while this process serves; without a path, no file."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def write(self, data: str | None, ports: dict[str, int]) -> None:
-        """Say this process, where its data is and on which ports it listens. Raises Unavailable."""
+        """Write process id, place of the data and ports. Raises Unavailable."""
         path = self._path
         if path is None:
             return
@@ -44,7 +44,7 @@ class ReadyFile:
             ) from error
 
     def remove(self) -> None:
-        """Remove it unless it has become another process's."""
+        """Remove the file unless another process has written it since."""
         if self._path is None:
             return
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -53,12 +53,12 @@ class ReadyFile:
 
 
 _WITH_DASHBOARD: Final = ("http", "https")
-_EVERYWHERE: Final = ("", "0.0.0.0", "::")  # addresses to listen on, which nobody can visit
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")  # addresses that a browser cannot visit
 _log: Final = logging.getLogger("headrace")
 
 
 def announce(engine: Engine | None, configuration: Configuration, ports: dict[str, int], took_us: int) -> None:
-    """Say it on stdout to people, in the log to programs; without an engine, that this node waits for its turn."""
+    """Announce on stdout, or in the log where that is JSON. Without an engine, this node waits for its turn."""
     lines = _lines(engine, configuration, ports, took_us)
     if configuration.settings.log.format == JSON_FORMAT:
         for text in lines:
@@ -88,7 +88,7 @@ def _doing(engine: Engine | None, settings: Settings) -> str:
 
 
 def _contents(engine: Engine) -> str:
-    """What there is, in numbers. A queue that never had a message is declared and has no log."""
+    """Count queues, messages and bytes. A queue that never had a message is declared but has no log."""
     declared = {key.decode() for key, _ in engine.items(QUEUES)}
     queues = len(declared | {name for name in engine.logs() if not is_inner(name)})
     found = [engine.log(name) for name in engine.logs()]

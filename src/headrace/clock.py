@@ -1,4 +1,4 @@
-"""The only importer of time. Everything else is handed a Clock."""
+"""The only importer of time. All other modules get a Clock."""
 
 import time
 from abc import ABC, abstractmethod
@@ -9,15 +9,15 @@ from mypy_extensions import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Clock(ABC):
-    """Where a part of the program learns what time it is."""
+    """A source of the current time."""
 
     @abstractmethod
     def now_us(self) -> int:
-        """Microseconds since 1970 UTC, as stored with messages; may jump when the machine's clock is set."""
+        """Microseconds since 1970 UTC, as stored with messages; jumps when the machine's clock is set."""
 
     @abstractmethod
     def monotonic_us(self) -> int:
-        """Microseconds that never go back, for measuring how long something took."""
+        """Microseconds that never go back, for durations."""
 
 
 @final

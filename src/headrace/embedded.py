@@ -1,6 +1,6 @@
-"""The broker inside your own program: `async with headrace.open("./data") as broker`. Core's calls, made awaitable.
+"""The broker inside your own program: `async with headrace.open("./data") as broker`. Awaitable calls of core.
 
-No network. Everything runs in the event loop that opened it; only the writing to disk has threads of its own.
+No network. Everything runs in the event loop that opened it; only the engine has threads of its own.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ from typing import Final, final
 
 from headrace.clock import Clock, SystemClock
 from headrace.core.broker import Broker
+from headrace.core.client import ConsumeRequest, insider
 from headrace.core.properties import Properties
 from headrace.core.queue.definition import QueueDefinition, declared
-from headrace.core.queue.dispatch import Consumer, Delivery
-from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, mode_to_join
+from headrace.core.queue.dispatch import Delivery
+from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.transaction import Publish
@@ -25,13 +26,14 @@ from headrace.storage.api import Engine
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
 
+_PROTOCOL: Final = "embedded"
 _TICK_SECONDS: Final = 0.1
 DEFAULT_CREDIT: Final = 100
 
 
 @final
 class Received:
-    """A message with you: settle it with one of `ack`, `nack`, `reject`, `release`, or let its time run out."""
+    """A message that you hold: settle it with `ack`, `nack`, `reject` or `release`, or let its lease run out."""
 
     __slots__ = ("_broker", "_delivery", "_properties")
 
@@ -69,33 +71,33 @@ class Received:
 
     @property
     def attempts(self) -> int:
-        """How often this message has been delivered in this group, this time included."""
+        """The number of deliveries in this group, this one included."""
         return self._delivery.attempts
 
     def ack(self) -> None:
-        """It is done. Raises Refused when its time ran out and it went to another."""
+        """Remove the message. Raises Refused if its lease ran out and another consumer has it."""
         self._broker.settle(self._delivery, ACK)
 
     def nack(self) -> None:
-        """It failed: again after the queue's backoff, or a dead letter when it failed too often."""
+        """Retry the message after the queue's backoff; it becomes a dead letter after too many attempts."""
         self._broker.settle(self._delivery, NACK)
 
     def reject(self) -> None:
-        """Never again: a dead letter, if the queue has a place for those."""
+        """Make the message a dead letter, or drop it if the queue has no place for dead letters."""
         self._broker.settle(self._delivery, REJECT)
 
     def release(self) -> None:
-        """Not tried: somebody else, or you, gets it at once."""
+        """Give the message back untried; any consumer may get it at once."""
         self._broker.settle(self._delivery, RELEASE)
 
     def renew(self, seconds: float) -> None:
-        """Have this much time from now on."""
+        """Extend the lease to this many seconds from now."""
         self._broker.renew(self._delivery, round(seconds * 1000))
 
 
 @final
 class Transaction:
-    """Publishes and settlements that happen entirely or not at all, when the block ends without an exception."""
+    """Publishes and settlements that happen together, or not at all, at the end of a block without an exception."""
 
     def __init__(self, now_us: int, most_bytes: int) -> None:
         self.publishes: list[Publish] = []
@@ -104,7 +106,7 @@ class Transaction:
         self._left_bytes = most_bytes
 
     def publish(self, key: str, payload: bytes, exchange: str = "") -> None:
-        """Raises Refused for what makes the transaction larger than memory may hold."""
+        """Add a publish. Raises Refused if the transaction gets larger than memory may hold."""
         self._left_bytes -= len(payload)
         if self._left_bytes < 0:
             raise Refused("the transaction is too large to be held in memory; commit it in parts")
@@ -119,15 +121,16 @@ class Transaction:
 
 @final
 class EmbeddedBroker:
-    """A durable broker in your process. `core` is the broker itself, for what has no shorthand here."""
+    """A durable broker in your process. `core` is the broker itself, for calls without a shorthand here."""
 
     def __init__(self, engine: Engine, core: Broker, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
         self.core = core
+        self._client = insider(core, _PROTOCOL)
 
     async def declare(self, queue: str | QueueDefinition, **arguments: object) -> Queue:
-        """Have a queue, durable unless its definition says otherwise; returns when that is safe.
+        """Declare a queue, durable unless its definition says otherwise; returns once that is durable.
 
         Arguments are RabbitMQ's without `x-` and with underscores: `declare("jobs", max_length=1000)`.
         """
@@ -147,7 +150,7 @@ class EmbeddedBroker:
         await self._safe()
 
     async def delete(self, queue: str) -> int:
-        """Remove a queue; returns how many messages went with it."""
+        """Delete a queue; returns how many messages it had."""
         count = self.core.delete(queue)
         await self._safe()
         return count
@@ -166,14 +169,14 @@ class EmbeddedBroker:
     ) -> int:
         """Publish to a queue by name, to a `$queue/` address, or to an exchange; returns how many queues took it.
 
-        Returns when the message would survive a crash in all of them. Times are in seconds.
+        Returns once the message is durable in all of them. Times are in seconds.
         """
         now_us = self._clock.now_us()
         properties = b""
         if headers or content_type:
             properties = self.core.codecs.encode(NATIVE, Properties(headers, content_type))
         message = Message(
-            Source(key, exchange, protocol="embedded"),
+            Source(key, exchange, protocol=_PROTOCOL),
             payload,
             now_us,
             properties,
@@ -192,16 +195,16 @@ class EmbeddedBroker:
         queue: str,
         *,
         group: str = "",
-        name: str = "embedded",
+        name: str = _PROTOCOL,
         credit: int = DEFAULT_CREDIT,
         key_filter: str = "",
         position: object = None,
         mode: str = "",
     ) -> AsyncIterator[AsyncIterator[Received]]:
-        """Become a consumer of a queue for the length of a block; what it leaves unsettled goes back in line.
+        """Consume a queue for the length of a block; unsettled messages go back to the queue at its end.
 
-        With the mode `work` a group shares the messages of a stream out as those of a work queue. The iterator raises
-        Corrupt when the queue turns out to be damaged, and NotFound when it is deleted.
+        With the mode `work` a group shares the messages of a stream like those of a work queue. The iterator raises
+        Corrupt if the queue is damaged, and NotFound if it is deleted.
         """
         arrived: asyncio.Queue[Received | HeadraceError] = asyncio.Queue()
 
@@ -209,11 +212,15 @@ class EmbeddedBroker:
             for delivery in deliveries:
                 arrived.put_nowait(Received(self.core, delivery))
 
-        consumer = Consumer(name, deliver, credit)
-        found = self.core.queue(queue)
-        consumer.cancelled = lambda: arrived.put_nowait(found.end)
-        joined = mode_to_join(found, group, mode)
-        self.core.consume(queue, consumer, group, key_filter, joined, position)
+        request = ConsumeRequest(queue, group=group)
+        request.key_filter = key_filter
+        request.mode = mode
+        request.position = position
+        request.credit = credit
+        plan = self._client.plan(request)
+        consumer = self._client.consumer(plan, name, deliver)
+        consumer.cancelled = lambda: arrived.put_nowait(plan.queue.end)
+        self._client.consume(plan, consumer)
         try:
             yield _each(arrived)
         finally:
@@ -229,7 +236,7 @@ class EmbeddedBroker:
         await confirmed
 
     async def _safe(self) -> None:
-        """Return when everything called so far would survive a crash."""
+        """Return once the effect of every earlier call is durable."""
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.core.when_safe(lambda error: _resolve(confirmed, error))
         await confirmed
@@ -237,7 +244,7 @@ class EmbeddedBroker:
 
 @final
 class OpenBroker:
-    """What `headrace.open` returns: enter it to get the broker, leave it to have everything written down."""
+    """The context manager of `headrace.open`: entering opens the broker, leaving stores everything and closes it."""
 
     def __init__(self, data: Path | None, clock: Clock) -> None:
         self._data = data
@@ -270,7 +277,7 @@ class OpenBroker:
             self._engine.close()
 
     def _wake(self) -> None:
-        """Called by the engine's threads."""
+        """Schedule a poll; the engine's threads call this."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits for results
                 self._loop.call_soon_threadsafe(self._poll)
@@ -288,7 +295,7 @@ class OpenBroker:
 
 
 def open_broker(data: str | Path | None = "data", clock: Clock | None = None) -> OpenBroker:
-    """A broker over a data directory, made if it is not there; with None everything is kept in memory.
+    """A broker over a data directory, created if needed; with None everything is in memory.
 
     Raises, on entering, Unavailable when another process has the directory and Corrupt when it is damaged.
     """

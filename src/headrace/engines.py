@@ -1,4 +1,4 @@
-"""Which engine keeps the messages: a directory's, an object store's, or memory. What they do is in storage/."""
+"""The choice of the engine: a data directory, an object store, or memory. The engines are in storage/."""
 
 import importlib
 from collections.abc import Callable
@@ -14,7 +14,7 @@ OpenEngine = Callable[[Settings, Wake], Engine]
 
 
 def open_engine(chosen: Settings, wake: Wake) -> Engine:
-    """The engine over a data directory, in an object store, or in memory."""
+    """Open the engine that the settings name. Raises Unavailable."""
     settings = chosen.storage
     if settings.memory:
         return MemoryEngine(wake)
@@ -36,7 +36,7 @@ def open_engine(chosen: Settings, wake: Wake) -> Engine:
 
 
 def load_store() -> None:
-    """Load what an object store takes, before it is needed in a hurry. Raises Unavailable where it is not installed."""
+    """Load the modules of an object store in advance. Raises Unavailable where slatedb is not installed."""
     try:
         importlib.import_module("headrace.storage.objects.engine")
     except ImportError as error:
@@ -44,11 +44,10 @@ def load_store() -> None:
 
 
 def open_store(chosen: Settings, wake: Wake, is_proven: bool = False) -> Engine:
-    """The engine over the database of the broker's group.
+    """Open the engine over the database of the broker's replication group.
 
-    Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart.
-
-    That it can is not proven again where it was proven before.
+    Raises Unavailable where slatedb is not installed, and where the store cannot fence a second broker. `is_proven`
+    skips the test of fencing.
     """
     load_store()
     from headrace.storage.objects.database import prove_fencing
@@ -68,5 +67,5 @@ def open_store(chosen: Settings, wake: Wake, is_proven: bool = False) -> Engine:
 
 
 def name_of(settings: StorageSettings) -> str | None:
-    """The store or the directory that everything is kept in; None for memory."""
+    """Return the URL of the store or the path of the data directory; None for memory."""
     return settings.store or (None if settings.memory else str(settings.data.resolve()))

@@ -10,31 +10,31 @@ class Refused(HeadraceError):
 
 
 class NotFound(Refused):
-    """What the request names does not exist."""
+    """The named thing does not exist."""
 
 
 class Truncated(Refused):
-    """Messages that were asked for have left the log: retention, consumers or a deletion took them."""
+    """Requested messages have left the log by retention, consumption or deletion."""
 
 
 class PreconditionFailed(Refused):
-    """It exists, but not as the request says, or not in the state the request asks for."""
+    """The thing exists, but differs from the request or is in the wrong state."""
 
 
 class AccessRefused(Refused):
-    """The server keeps this name or this operation to itself, or the user lacks the right."""
+    """The user lacks the right, or the server reserves the name or the operation."""
 
 
 class ResourceLocked(Refused):
-    """Another connection has it for itself alone."""
+    """Another connection holds it exclusively."""
 
 
 class TooLarge(Refused):
-    """The message has more bytes than may be sent."""
+    """The message exceeds a size limit."""
 
 
 class BadExpression(Refused):
-    """A filter expression cannot be read; `column` (from 1, the end of the text included) says where."""
+    """A filter expression cannot be parsed; `column` (from 1, the end of the text included) says where."""
 
     def __init__(self, text: str, column: int, reason: str) -> None:
         super().__init__(f"{reason} (column {column})\n{_pointed_at(text, column)}")
@@ -47,7 +47,7 @@ class BadExpression(Refused):
 
 
 def _pointed_at(text: str, column: int) -> str:
-    """The part of the text around the column, on one line, and a caret under it."""
+    """The text around the column on one line, with a caret below it."""
     start = max(0, column - 1 - 50)
     shown = "".join(letter if letter.isprintable() else " " for letter in text[start : start + 76])
     return f"  {shown}\n  {' ' * (column - 1 - start)}^"
@@ -63,11 +63,11 @@ class ProtocolError(HeadraceError):
 
 
 class Unavailable(HeadraceError):
-    """It cannot be done now and may work later: a full disk, a locked directory, a closed engine."""
+    """The operation fails now and may work later: a full disk, a locked directory, a closed engine."""
 
 
 class Corrupt(HeadraceError):
-    """Stored bytes are not what was written. The file is kept as it is; nothing is guessed.
+    """Stored bytes differ from the written ones. The file stays as it is; nothing is guessed.
 
     `file` and `position` say where, for the operator and for `headrace doctor`.
     """
@@ -84,4 +84,4 @@ class Fatal(HeadraceError):
 
 
 class Fenced(Fatal):
-    """Another process has taken the store over: this one must stop, and whatever it still holds does not count."""
+    """Another process has taken over the store: this one must stop, and its unwritten state is void."""

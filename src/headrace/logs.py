@@ -1,6 +1,6 @@
-"""The log: one line per event on stderr, as text for people or as JSON for programs. What is said is in other rooms.
+"""The log: one line per event on stderr, as text for people or as JSON for programs. Other rooms write the events.
 
-Who has more to say than a sentence gives it as `extra`, with the names in FIELDS.
+A call passes the subject of an event as `extra`, under the names in FIELDS.
 """
 
 import json
@@ -16,7 +16,7 @@ _PLAIN: Final = "\033[0m"
 
 
 def set_up(level: str, form: str, stream: TextIO | None = None) -> None:
-    """Say what is at least of this level, in this form: `text` or `json`. May be called again at any time."""
+    """Log events of at least this level, as `text` or `json`. May be called again at any time."""
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if form == "json" else TextLines(stream.isatty()))
@@ -25,7 +25,7 @@ def set_up(level: str, form: str, stream: TextIO | None = None) -> None:
 
 @final
 class TextLines(logging.Formatter):
-    """A time, a level, the room that speaks, a sentence, then what it is about."""
+    """A time, a level, the room, a sentence, then the fields."""
 
     def __init__(self, is_terminal: bool) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class TextLines(logging.Formatter):
 
 @final
 class JsonLines(logging.Formatter):
-    """The same as one JSON object: time, level, room, message, and what it is about."""
+    """One JSON object: time, level, room, message, and the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         values: dict[str, object] = {
@@ -74,7 +74,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _line(text: str) -> str:
-    """On one line, whatever a client had put into it."""
+    """Escape characters that a client could use to break the line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 

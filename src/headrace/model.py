@@ -1,11 +1,11 @@
-"""The nouns every room shares: what a message is and where it came from. No behaviour, no I/O."""
+"""The nouns that every room shares: a message and its source. No behaviour, no I/O."""
 
 from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-# How a message's properties are encoded: as its publisher's protocol sent them, so that a consumer of the same
-# protocol gets the very same bytes. Stored on disk; never renumber.
+# Encodings of a message's properties. The broker keeps the publisher's bytes, so a consumer of the same protocol gets
+# the very same ones. Stored on disk; never renumber.
 NATIVE: Final = 0
 AMQP091: Final = 1
 MQTT5: Final = 2
@@ -15,10 +15,10 @@ AMQP10: Final = 3
 @final
 @mypyc_attr(acyclic=True)
 class Source:
-    """Where messages come from: what they were published to, by whom, and how their properties are encoded.
+    """Origin of messages: topic, exchange, publisher, and the encoding of their properties.
 
-    One value serves all messages that a publisher sends to one topic; storage keeps it once per block.
-    Compared by identity: make one and share it.
+    One value serves all messages that a publisher sends to one topic; storage keeps it once per block. Compared by
+    identity: make one and share it.
     """
 
     __slots__ = ("client_id", "encoding", "exchange", "place", "protocol", "stored", "topic")
@@ -26,11 +26,11 @@ class Source:
     def __init__(
         self, topic: str, exchange: str = "", client_id: str = "", protocol: str = "", encoding: int = NATIVE
     ) -> None:
-        # What every message looks at comes first: with thousands of sources it is read from memory, line by line.
+        # The fields read per message come first: with thousands of sources they come from memory, line by line.
         self.stored = b""
-        """How it is stored; empty until it first is. Messages to many queues have a source each, in every commit."""
+        """Stored form, cached with the first commit; empty before. Many queues mean many sources per commit."""
         self.place = 0
-        """Where it stood in the source table of the block that it was last stored in."""
+        """Its index in the source table of the last block."""
         self.encoding = encoding
         self.topic = topic
         self.exchange = exchange
@@ -44,7 +44,7 @@ class Source:
 @final
 @mypyc_attr(acyclic=True)
 class Message:
-    """One message: a payload with its properties, as published. Never changed once it is made.
+    """One message: a payload with its properties, as published. Immutable.
 
     Times are microseconds since 1970 UTC; 0 means none.
     """

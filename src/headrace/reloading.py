@@ -1,6 +1,6 @@
-"""What changes while the broker serves, and what has to wait for a restart: reads and applies the configuration.
+"""The configuration in use: applied at the start, and again on a reload. No files: see config/.
 
-Everything is checked before anything is changed: a reload that is refused leaves all as it was.
+A reload checks everything before it changes anything, so a refused reload changes nothing.
 """
 
 import logging
@@ -24,7 +24,7 @@ _log: Final = logging.getLogger("headrace.config")
 
 @dataclass(frozen=True)
 class Reloaded:
-    """What became of a reload."""
+    """The result of a reload: names of settings and queues."""
 
     applied: list[str] = field(default_factory=list)
     created: list[str] = field(default_factory=list)
@@ -33,14 +33,14 @@ class Reloaded:
 
 
 def tls_files(settings: TlsSettings) -> TlsFiles | None:
-    """The files of the certificate, if there is one."""
+    """Return the files of the certificate, if there is one."""
     if settings.certificate is None or settings.key is None:
         return None
     return TlsFiles(settings.certificate, settings.key, settings.authority)
 
 
 def limit(broker: Broker, settings: Settings) -> None:
-    """Give a virtual host the limits that all have."""
+    """Apply the configured limits to a virtual host."""
     limits = settings.limits
     broker.administration.limit(
         limits.unwritten_bytes, limits.memory_bytes, settings.queue_manager.auto_commit_interval
@@ -49,7 +49,7 @@ def limit(broker: Broker, settings: Settings) -> None:
 
 @final
 class Reloading:
-    """Keeps the configuration that counts now."""
+    """The configuration in use, and the queues that it declares."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Reloading:
 
     @property
     def settings(self) -> Settings:
-        """What counts now; what waits for a restart is as it was at the start."""
+        """The settings in use; those that need a restart are as they were at the start."""
         return self._configuration.settings
 
     @property
@@ -75,13 +75,13 @@ class Reloading:
         return self.settings.cluster.group
 
     def start(self) -> None:
-        """Have the queues of the configuration, before anybody is served. Raises Refused, naming file and line."""
+        """Declare the configured queues before clients are served. Raises Refused with file and line."""
         self._carry_out(self._plans(self._configuration, is_start=True), is_start=True)
         _log_warnings(self._configuration)
         self._tell_of_others(self._configuration)
 
     def reload(self) -> Reloaded:
-        """Apply what the configuration says now. Raises Refused and Unavailable and changes nothing then."""
+        """Apply the configuration as it is now, or raise Refused or Unavailable and change nothing."""
         newer = self._again()
         plans = self._plans(newer, is_start=False)
         changes = self._configuration.changes(newer)
@@ -106,7 +106,7 @@ class Reloading:
         return result
 
     def _plans(self, configuration: Configuration, is_start: bool) -> "list[Plan | list[Wanted]]":
-        """What has to happen, for each virtual host; for one that is not there yet, all that it is to have."""
+        """Plan the changes of each virtual host; a host that does not exist yet is listed with all its queues."""
         may_drop = configuration.settings.queue_manager.shrink == DROP
         by_host: dict[str, list[Wanted]] = {}
         try:
@@ -122,7 +122,7 @@ class Reloading:
             raise configuration.located(fault) from fault
 
     def _carry_out(self, plans: "list[Plan | list[Wanted]]", is_start: bool) -> list[Plan]:
-        """Make it so. In a virtual host that is new there is nothing to lose, so nothing is refused any more."""
+        """Carry the plans out. A new virtual host has nothing to lose, so its plan cannot be refused."""
         done: list[Plan] = []
         for plan in plans:
             if not isinstance(plan, Plan):
@@ -133,7 +133,7 @@ class Reloading:
         return done
 
     def _tell_of_others(self, configuration: Configuration) -> None:
-        """Say which queues are other groups' business, and which of those are here all the same. Nothing is moved."""
+        """Log the queues of other replication groups, and warn of those that exist here. Move nothing."""
         wanted = wanted_queues(configuration.queues)
         here = {(each.host, each.definition.name) for each in wanted if each.group == self._group}
         elsewhere: dict[str, list[str]] = {}
@@ -164,7 +164,7 @@ class Reloading:
 
 
 def reload_waiting(configuration: Configuration, newer: Configuration, tls: Tls | None) -> Configuration:
-    """What a node goes by that does not serve yet, after the configuration was read again. Raises Unavailable."""
+    """Reload the configuration of a node that does not serve yet. Raises Unavailable."""
     files = tls_files(newer.settings.tls)
     if tls is not None and files is not None:
         tls.reload(files)
@@ -185,7 +185,7 @@ def _tell(plan: Plan) -> None:
 
 
 def _log_warnings(configuration: Configuration) -> None:
-    """Say what can be used and is probably not what was meant."""
+    """Log settings that are valid but probably not meant."""
     for text in configuration.warnings:
         _log.warning("%s", text)
     for each in wanted_queues(configuration.queues):

@@ -1,6 +1,6 @@
-"""JSON web tokens that another service signed: its public keys from a file, and what a token must be like to be taken.
+"""JSON web tokens of another service: its public keys from a file, and the checks that a token must pass.
 
-The signatures are PyJWT's to check. What becomes of a token's bearer is core's.
+PyJWT checks the signatures. Core decides the rights of a token's bearer.
 """
 
 import json
@@ -25,18 +25,18 @@ _BY_KIND: Final = {
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA",),
 }
-"""What a key of each kind may have signed with: never `none`, and never what a shared secret would be needed for."""
+"""Algorithms of each kind of key: never `none`, and none with a shared secret."""
 
 
 def read_tokens(settings: JwtSettings) -> Tokens | None:
-    """What tells good tokens from others; None where none are taken. Raises Unavailable when the keys are no use."""
+    """Return the checker of tokens; None where tokens are off. Raises Unavailable when the keys cannot be used."""
     return None if settings.keys is None else _SignedTokens(settings, settings.keys)
 
 
 @final
 @dataclass(frozen=True)
 class _Key:
-    """A public key, and how it may have signed."""
+    """A public key and its algorithms."""
 
     value: "AllowedPublicKeys"
     algorithms: tuple[str, ...]
@@ -65,7 +65,7 @@ class _SignedTokens(Tokens):
         return Bearer(user, int(expires * 1_000_000) + settings.leeway * 1000, grants)
 
     def _verified(self, token: bytes) -> dict[str, Any]:
-        """The claims of a token whose signature, times, issuer and audience are right."""
+        """Return the claims after a check of signature, times, issuer and audience. Raises Refused."""
         import jwt
 
         try:
@@ -81,11 +81,11 @@ class _SignedTokens(Tokens):
             )
         except jwt.PyJWTError as error:
             raise Refused(f"is not to be trusted: {error}") from error
-        except (ValueError, TypeError, OverflowError, RecursionError) as error:  # what PyJWT lets pass of odd tokens
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:  # errors that PyJWT does not wrap
             raise Refused("is not to be trusted: it cannot be read") from error
 
     def _key(self, header: dict[str, Any]) -> "_Key":
-        """The key that the token names."""
+        """Return the key that the token names. Raises Refused."""
         name = header.get("kid")
         if name is None and len(self._keys) > 1:
             raise Refused("names no key (kid), and there are several")
@@ -96,19 +96,19 @@ class _SignedTokens(Tokens):
 
 
 def _words(claim: object) -> list[str]:
-    """Scopes: words with spaces between, or a list of words."""
+    """Return the scopes of a claim: words with spaces between, or a list of words."""
     if isinstance(claim, str):
         return claim.split()
     return [word for word in claim if isinstance(word, str)] if isinstance(claim, list) else []
 
 
 def _read_keys(file: Path) -> dict[str, _Key]:
-    """The keys of a JWKS file that are for signatures, by their names."""
+    """Read the keys for signatures of a JWKS file, by name. Raises Unavailable."""
     try:
         import jwt
         import jwt.algorithms
 
-        jwt.algorithms.RSAAlgorithm  # noqa: B018  not there without cryptography
+        jwt.algorithms.RSAAlgorithm  # noqa: B018  absent without cryptography
     except (ImportError, AttributeError) as error:
         raise Unavailable("tokens need PyJWT and cryptography: pip install 'headrace[jwt]'") from error
     keys: dict[str, _Key] = {}

@@ -1,4 +1,4 @@
-"""Which release this is, and in which form it runs."""
+"""The release, and the form in which it runs."""
 
 from typing import Final
 
@@ -6,4 +6,4 @@ from headrace import model
 
 __version__ = "0.1.0"
 IS_COMPILED: Final = not model.__file__.endswith(".py")
-"""Whether the hot rooms are machine code; without a C compiler at installation they are plain Python."""
+"""True if the hot rooms are machine code; an installation without a C compiler leaves them plain Python."""

@@ -6,7 +6,7 @@ from pamqp import commands
 from pika.adapters.blocking_connection import BlockingChannel
 
 from headrace.protocols.amqp091 import channel as channels
-from headrace.protocols.amqp091.encoding import encode_content
+from headrace.protocols.amqp091.codec import encode_content
 from tests.answers.decisions import Answers, NotPromised, Place, Request, Synced
 from tests.answers.sources import calls
 from tests.bare import Bare

@@ -1,4 +1,4 @@
-"""What a server of AMQP 1.0 sends: performatives, outcomes by who decides them, and replies of the management nodes."""
+"""Answers of a server of AMQP 1.0: performatives, outcomes by the class that decides them, replies of management."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,6 @@ from headrace.protocols.amqp10.performatives import (
     Declared,
     Detach,
     Disposition,
-    Target,
     Transactional,
     Transfer,
 )
@@ -23,17 +22,18 @@ from tests.amqp10_client import RawClient, body, credit, receiver, sender, trans
 from tests.answers.decisions import Answers, Decision, NotPromised, Place, Request, Synced
 from tests.answers.sources import called_on, subclasses_of
 
-_MANAGEMENT = ("protocols/amqp10/paths.py", "protocols/amqp10/entities.py")
+_MANAGEMENT = "protocols/amqp10/management.py"
+_OF_REPLIES = {"publish", "publish_topic", "when_kept"}
+"""Calls that send a reply, not calls that a request asks for."""
 
 
 def in_the_code() -> set[str]:
-    """All performatives, all that takes what is sent and all that it comes from, and what management has core do."""
-    kinds = [kind for kind in vars(performatives).values() if isinstance(kind, type) and hasattr(kind, "encode")]
-    own = [kind.__name__ for kind in kinds if kind.__module__ == performatives.__name__]
+    """Return all performatives, sinks and origins, and the calls of management to core."""
+    own = subclasses_of("Performative", "protocols/amqp10")
     found = {f"{name} frame" for name in own if name != "SaslInit"}
     found |= {f"Disposition by {name}" for name in subclasses_of("Sink", "protocols/amqp10")}
     found |= {f"Transfer and disposition from {name}" for name in subclasses_of("Origin", "protocols/amqp10")}
-    return found | {f"Reply to {name}" for name in called_on("broker", *_MANAGEMENT)}
+    return found | {f"Reply to {name}" for name in called_on("broker", _MANAGEMENT) - _OF_REPLIES}
 
 
 def _client(place: Place) -> RawClient:
@@ -57,13 +57,6 @@ def _subscription() -> Attach:
     return attach
 
 
-def _durable_target(queue: str) -> Attach:
-    attach = sender("s", queue)
-    assert isinstance(attach.target, Target)
-    attach.target.durable, attach.target.expiry_policy = UNSETTLED_STATE, NEVER
-    return attach
-
-
 def _said(client: RawClient, *said: performatives.Performative, kind: type[object] = Disposition) -> Request:
     def request() -> None:
         client.send(*said)
@@ -76,16 +69,8 @@ def _subscribe(place: Place) -> Request:
     return _said(_client(place), _subscription(), kind=Attach)
 
 
-def _attach_target(place: Place) -> Request:
-    return _said(_client(place), _durable_target(place.declare()), kind=Attach)
-
-
 def _unsubscribe(place: Place) -> Request:
     return _said(_attached(place, _subscription()), Detach(0, True), kind=Detach)
-
-
-def _detach_target(place: Place) -> Request:
-    return _said(_attached(place, _durable_target(place.declare())), Detach(0, True), kind=Detach)
 
 
 def _send(place: Place) -> Request:
@@ -93,7 +78,7 @@ def _send(place: Place) -> Request:
 
 
 def _discharge(place: Place) -> Request:
-    """A transaction with a message in it is committed."""
+    """Commit a transaction with one message."""
     client = _attached(place, sender("s", place.declare()))
     link = sender("c", "")
     link.handle, link.target = 1, Coordinator([])
@@ -108,7 +93,7 @@ def _discharge(place: Place) -> Request:
 
 
 def _settle_second(place: Place) -> Request:
-    """The receiver says what it decided, and waits to hear that the sender has settled it."""
+    """Send an outcome unsettled, and wait for the sender's settlement."""
     attach = receiver("r", place.filled())
     attach.receiver_settles = RECEIVER_SECOND
     client = _attached(place, attach)
@@ -126,7 +111,7 @@ def _manager(place: Place, node: str) -> RawClient:
 
 
 def _by_path(verb: str, path: Callable[[Place], str], said: object = None) -> Decision:
-    """A request to `/management`."""
+    """Send a request to `/management`."""
 
     def prepare(place: Place) -> Request:
         client, head = _manager(place, "/management"), Head()
@@ -137,7 +122,7 @@ def _by_path(verb: str, path: Callable[[Place], str], said: object = None) -> De
 
 
 def _by_entity(operation: str, name: Callable[[Place], str]) -> Decision:
-    """A request to `$management`."""
+    """Send a request to `$management`."""
 
     def prepare(place: Place) -> Request:
         client, head = _manager(place, "$management"), Head()
@@ -171,9 +156,7 @@ _CONNECTION = NotPromised("it is about the connection, which no crash survives")
 
 ANSWERS: Answers = {
     "Attach frame of a durable subscription": Synced(_subscribe),
-    "Attach frame of a durable target": Synced(_attach_target),
     "Detach frame of a durable subscription": Synced(_unsubscribe),
-    "Detach frame of a durable target": Synced(_detach_target),
     "Disposition by Publisher": Synced(_send),
     "Disposition by CoordinatorSink": Synced(_discharge),
     "Disposition by ManagementSink": _by_path("PUT", lambda place: f"/queues/{place.name()}", Map([])),

@@ -5,7 +5,7 @@ python -m tests.crash.small_server serve ...
 
 import sys
 
-from headrace import cli, serving
+from headrace import app, cli
 from headrace.cli import serve
 from headrace.config.settings import Settings
 from headrace.launch import Launch
@@ -26,7 +26,7 @@ def _open(settings: Settings, wake: Wake) -> Engine:
 
 
 def _become(launch: Launch) -> None:
-    sys.exit(serving.run(launch, _open))
+    sys.exit(app.run(launch, _open))
 
 
 if __name__ == "__main__":

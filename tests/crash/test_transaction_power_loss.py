@@ -13,12 +13,12 @@ from headrace.core.queue.group import ACK
 from headrace.core.transaction import Publish
 from headrace.model import AMQP091
 from headrace.net.connection import Wire
+from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
-from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
-from headrace.protocols.amqp091.handshake import Server
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp091.server import Server
 from headrace.storage.local.engine import LocalEngine
 from tests.disks import LosingDisk
 from tests.endpoints import doors_to

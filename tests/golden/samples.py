@@ -24,9 +24,9 @@ from headrace.storage.group_state import (
     Pending,
     Transition,
 )
-from headrace.storage.local.block_coding import encode_block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, Tail, encode_checkpoint
 from headrace.storage.local.disk import Disk
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.flusher import encode_tails
 from headrace.storage.local.group_files import encode_pending, encode_progress, encode_state
 from headrace.storage.local.journal import Newest, Position, encode_header, encode_newest

@@ -6,9 +6,9 @@ import pytest
 
 from headrace.storage.api import QUEUES, RETAINED
 from headrace.storage.local.block import HEADER_BYTES, Block, decode_block
-from headrace.storage.local.block_coding import decode_messages
 from headrace.storage.local.checkpoint import decode_checkpoint, decode_tails
 from headrace.storage.local.disk import Disk
+from headrace.storage.local.encoding import decode_messages
 from headrace.storage.local.group_files import decode_pending, decode_progress, decode_state
 from headrace.storage.local.journal import read_files, read_newest
 from headrace.storage.local.record import decode_operations, decode_record

@@ -28,7 +28,7 @@ _PORTS = ("--amqp", "0", "--mqtt", "0", "--ws", "0", "--http", "0")
 _SMALL = LocalSettings(journal_file_bytes=1 << 16, tail_bytes=1 << 12, segment_bytes=1 << 12)
 _FAILING_DISK = """
 import sys
-from headrace import cli, serving
+from headrace import app, cli
 from headrace.cli import serve
 from headrace.model import Message, Source
 from headrace.storage.api import Commit
@@ -46,7 +46,7 @@ def opener(settings, wake):
     engine.commit(commit, lambda error: None)
     return engine
 
-serve.become = lambda launch: sys.exit(serving.run(launch, opener))
+serve.become = lambda launch: sys.exit(app.run(launch, opener))
 cli.main()
 """
 

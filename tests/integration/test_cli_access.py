@@ -11,7 +11,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker, ProbableAccessDeniedError, ProbableAuthenticationError
 
 from headrace.cli.client import EXIT_LOGIN, EXIT_UNAVAILABLE
-from headrace.cli.words import EXIT_USAGE
+from headrace.process import EXIT_USAGE
 from tests import commands
 from tests.servers import Server, serving
 

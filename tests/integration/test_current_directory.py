@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.children import python
+from headrace.process import python
 
 _SECONDS = 60.0
 _NAMES = ("queue", "dis", "asyncio", "pickle", "uvloop", "headrace")
@@ -39,7 +39,7 @@ def test_a_broker_executes_nothing_of_the_directory_it_is_started_in(trap: Path,
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("module", ["headrace.serving", "headrace.demo.pipeline", "headrace.demo.stage", "headrace"])
+@pytest.mark.parametrize("module", ["headrace.app", "headrace.demo.pipeline", "headrace.demo.demo", "headrace"])
 def test_no_python_process_of_ours_imports_from_the_current_directory(
     trap: Path, tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headrace.demo.stage import prepare_spark
+from headrace.demo.demo import prepare_spark
 
 _DEADLINE_SECONDS = 120.0
 

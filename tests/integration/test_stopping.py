@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.exits import EXIT_STOP_TOO_LONG
+from headrace.process import EXIT_STOP_TOO_LONG
 from tests.servers import Server, drain
 
 _PROGRAM = """
@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from headrace import serving
+from headrace import app
 from headrace.launch import Launch
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine
@@ -35,7 +35,7 @@ def opener(settings, wake):
 
 ports = {("listeners", name): (name, "0") for name in ("amqp", "mqtt", "ws", "http")}
 flags = {**ports, ("storage", "data"): ("data", sys.argv[2]), ("limits", "stop"): ("stop", "7s")}
-sys.exit(serving.run(Launch(None, flags, Path(sys.argv[3])), opener))
+sys.exit(app.run(Launch(None, flags, Path(sys.argv[3])), opener))
 """
 
 

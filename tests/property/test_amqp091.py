@@ -14,8 +14,16 @@ from pamqp import commands
 from headrace.core.properties import Properties
 from headrace.errors import ProtocolError
 from headrace.model import AMQP091, Source
-from headrace.protocols.amqp091.codec import Ack, Decoder, Hello, Method, Publish, TooLarge
-from headrace.protocols.amqp091.encoding import DeliverEncoder, encode_content
+from headrace.protocols.amqp091.codec import (
+    Ack,
+    Decoder,
+    DeliverEncoder,
+    Hello,
+    Method,
+    Publish,
+    TooLarge,
+    encode_content,
+)
 from headrace.protocols.amqp091.fields import (
     Float32,
     Int8,
@@ -122,7 +130,7 @@ _frames = st.one_of(
 def _shown(event: object) -> tuple[object, ...]:
     if isinstance(event, Publish):
         route = event.route
-        return (event.channel, route.exchange, route.key, event.properties, event.bodies)
+        return (event.channel, route.exchange, route.key, event.raw, event.bodies)
     if isinstance(event, Ack):
         return (event.channel, event.first, event.tag, event.multiple)
     if isinstance(event, Method):
@@ -169,7 +177,7 @@ def test_publishes_that_are_alike_are_read_in_one_piece_as_byte_by_byte(
 def _one_by_one(event: object) -> list[object]:
     """A row of publishes or of acknowledgements as it came."""
     if isinstance(event, Publish):
-        return [Publish(event.channel, event.route, event.properties, event.said, body) for body in event.bodies]
+        return [Publish(event.channel, event.route, event.raw, event.properties, body) for body in event.bodies]
     if not isinstance(event, Ack):
         return [event]
     return [Ack(event.channel, tag, event.multiple) for tag in range(event.first, event.tag + 1)]

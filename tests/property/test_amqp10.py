@@ -1,4 +1,4 @@
-"""Laws of the AMQP 1.0 codec: every value comes back, proton reads what is written, garbage is refused and no more."""
+"""Laws of the AMQP 1.0 codec: every value comes back, proton reads our bytes, garbage raises ProtocolError only."""
 
 import proton
 import pytest
@@ -14,9 +14,8 @@ from headrace.protocols.amqp10.codec import Decoder, Event, Hello, TransferEncod
 from headrace.protocols.amqp10.frames import AMQP_HEADER, MAX_FRAME_SIZE
 from headrace.protocols.amqp10.performatives import ACCEPTED, Accepted, Disposition, Flow, Transfer
 from headrace.protocols.amqp10.properties import Amqp10Codec, translated
-from headrace.protocols.amqp10.reading import Reader
 from headrace.protocols.amqp10.sections import decode_head, joined, split, with_changes
-from headrace.protocols.amqp10.writing import encode_described, encode_value
+from headrace.protocols.amqp10.values import Reader, encode_described, encode_value
 from tests.amqp10_values import ascii_tables, heads, is_read_by_proton, read_by_proton, section, values
 
 
@@ -130,7 +129,7 @@ def _values_of(properties: bytes, payload: bytes) -> list[object]:
             while fields and fields[-1] is None:
                 fields.pop()
             if not fields:
-                continue  # a section that says nothing
+                continue  # an empty section
             value = t.Described(value.descriptor, fields)
         found.append(value)
     return found
@@ -227,7 +226,7 @@ def test_any_cut_of_the_bytes_gives_the_same_events(frames: list[bytes], data: s
 
 @given(_transfers())
 def test_the_quick_way_reads_a_transfer_as_the_thorough_one_does(frame: bytes) -> None:
-    """A list with four bytes for its size is not for the quick way."""
+    """Return a list with four bytes for its size, which the quick way refuses."""
     size = frame[12]
     wide = frame[8:11] + b"\xd0" + (size + 3).to_bytes(4) + frame[13:14].rjust(4, b"\0") + frame[14:]
     slow = Decoder().feed(AMQP_HEADER + (len(wide) + 8).to_bytes(4) + frame[4:8] + wide)[1]

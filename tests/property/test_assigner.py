@@ -34,7 +34,7 @@ SMALL = LocalSettings(
 )
 SMALL_OBJECTS = ObjectSettings(flush_interval_ms=1, tail_bytes=12 << 10, cache_bytes=8 << 10)
 SOURCES = ("papers", "letters", "copies")
-"""The last is filled from the first."""
+"""The first fills the last."""
 NAMES = ("q0", "q1", "q2", "q3", "q4")
 LIMIT = 5
 FILTERS: dict[str, Callable[[int], bool]] = {
@@ -48,7 +48,7 @@ numbers = st.lists(st.integers(0, 99), min_size=1, max_size=12)
 
 
 class Filled:
-    """What the model knows of a queue: its filter, its source, and what it has to get or got."""
+    """The model of a queue: its filter, its source, and its messages."""
 
     def __init__(self, source: str, expression: str, start: int, is_limited: bool) -> None:
         self.source = source
@@ -56,12 +56,12 @@ class Filled:
         self.start = start
         self.is_limited = is_limited
         self.before: list[int] = []
-        """What came from sources that are deleted by now."""
+        """Messages from deleted sources."""
         self.taken = 0
 
 
 class Assignments(RuleBasedStateMachine):
-    """Streams and queues that are filled from them."""
+    """Streams and the queues that they fill."""
 
     engine: Engine
 
@@ -128,7 +128,7 @@ class Assignments(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 4))
     def work(self, name: str, count: int) -> None:
-        """Take some of what waits, so that there is room."""
+        """Take some waiting messages to make room."""
         filled = self.filled.get(name)
         if filled is None or not filled.is_limited:
             return
@@ -142,7 +142,7 @@ class Assignments(RuleBasedStateMachine):
 
     @rule()
     def replace_letters(self) -> None:
-        """Delete a stream and declare it anew: its queues keep what they have and get what comes."""
+        """Delete a stream and declare it anew: its queues keep their messages and get new ones."""
         self.house.run()
         for name, filled in self.filled.items():
             if filled.source == "letters":
@@ -155,7 +155,7 @@ class Assignments(RuleBasedStateMachine):
 
     @rule(is_orderly=st.booleans())
     def restart(self, is_orderly: bool) -> None:
-        """Another broker goes on over what is stored; where it is not orderly, whatever was under way is cut off."""
+        """Open another broker over the store; a disorderly one cuts off the work under way."""
         self.house.run() if is_orderly else self.engine.sync()
         stored = {name: self.house.broker.queue(name).log.next_offset for name in SOURCES}
         if is_orderly:
@@ -175,7 +175,7 @@ class Assignments(RuleBasedStateMachine):
 
     @rule()
     def rest(self) -> None:
-        """Everything comes to rest: all queues have what they should."""
+        """After all steps, every queue has its messages."""
         self.house.run()
         for name, filled in self.filled.items():
             wanted = self.wanted(filled)
@@ -224,7 +224,7 @@ class AssignmentsInAStore(Assignments):
         return ObjectEngine(f"file://{self.home}", settings=SMALL_OBJECTS)
 
     def reopen(self, is_orderly: bool) -> None:
-        """Where it is not orderly, another process takes over while the first one still has the store."""
+        """In a disorderly restart, another process takes over while the first one still has the store."""
         before = self.engine
         if is_orderly:
             before.close()

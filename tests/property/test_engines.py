@@ -96,7 +96,7 @@ class Engines(RuleBasedStateMachine):
         durable = self.count % 3 > 0
         if self.count % 4 > 1:
             number = self.forgotten + len(self.history) - 1
-            commit.applied = lambda: self.use(number)
+            commit.written = lambda: self.use(number)
         self.local.commit(commit, self.confirm_durable if durable else self.confirm, durable)
 
     def use(self, number: int) -> None:

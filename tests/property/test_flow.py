@@ -17,7 +17,7 @@ from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, Refused, Unavailable
 from headrace.model import Message, Source
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.staging import encoded
 from tests.house import House, Inbox
 from tests.listeners import Listener
@@ -217,14 +217,14 @@ class _Town:
             self.house.advance(2)
 
     def counters(self, broker: Broker) -> dict[str, int]:
-        line = broker._line
+        line = broker._pipeline
         staged = {
             f"staged for {queue.name}": queue.depth._staged + queue.depth._staged_bytes
             for queue in broker.topology.queues.values()
         }
         return {
             "waiting": line.waiting_bytes,
-            "in the turn": line.turn.size_bytes,
+            "in the turn": line.batch.size_bytes,
             "in memory": line.memory.size_bytes,
             "waiting in all": self.flow._waiting_bytes,
             "in memory in all": self.flow._memory_bytes,
@@ -275,7 +275,7 @@ def test_all_counters_are_0_once_everything_is_consumed(
         _tolerate(town.publish, name, 91)
         town.turn()
     _assert_nothing_counts(town)
-    assert town.flow._shares.keys() <= {town.main._line}
+    assert town.flow._shares.keys() <= {town.main._pipeline}
 
 
 def _assert_nothing_counts(town: _Town) -> None:

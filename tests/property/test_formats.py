@@ -14,7 +14,6 @@ from headrace.model import Message, Source
 from headrace.storage.api import QUEUES, RETAINED
 from headrace.storage.group_state import STREAM, WORK, GroupState, Pending
 from headrace.storage.local.block import HEADER_BYTES, Block, decode_block
-from headrace.storage.local.block_coding import decode_messages, encode_block
 from headrace.storage.local.checkpoint import (
     Checkpoint,
     LogEntry,
@@ -24,6 +23,7 @@ from headrace.storage.local.checkpoint import (
     encode_checkpoint,
 )
 from headrace.storage.local.disk import Disk
+from headrace.storage.local.encoding import decode_messages, encode_block
 from headrace.storage.local.flusher import encode_tails
 from headrace.storage.local.group_files import (
     decode_pending,

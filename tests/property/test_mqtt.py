@@ -9,8 +9,7 @@ from paho.mqtt.properties import Properties as PahoProperties
 
 from headrace.core.properties import Properties
 from headrace.errors import ProtocolError, Refused
-from headrace.protocols.mqtt.codec import Decoder
-from headrace.protocols.mqtt.encoding import delivered_properties, encode_publish
+from headrace.protocols.mqtt.codec import Decoder, delivered_properties, encode_publish
 from headrace.protocols.mqtt.packets import Connect, Packet, Publish
 from headrace.protocols.mqtt.properties import Mqtt5Codec, PropertyList, decode_properties
 from tests.contents import members

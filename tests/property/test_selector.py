@@ -29,7 +29,7 @@ numbers = st.one_of(
 )
 
 
-# Generation. What `number` and `value` give is always allowed where it is used.
+# Generation. Results of `number` and `value` are always allowed where they are used.
 
 
 def number_values() -> st.SearchStrategy[Expression]:
@@ -149,7 +149,7 @@ def mended(pattern: object) -> str:
     return re.sub(r"!(?![%_])", "", re.sub(r"!!", "!%", str(pattern)))
 
 
-# The naive evaluator: values carry what they are, conditions are True, False or None.
+# The naive evaluator: values carry their kind, conditions are True, False or None.
 
 
 def number_in(text: str | None) -> Fraction | None:

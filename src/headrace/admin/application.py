@@ -1,14 +1,17 @@
-"""All pages under one roof: which room brings which routes, and what happens when one of them fails."""
+"""The HTTP application: routes of all rooms, health checks, and the handlers of errors."""
 
 import asyncio
 import contextlib
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.admin import bulk, health, metrics, publishing
-from headrace.admin.api import pages as api
+from headrace.admin import bulk, bulk_claims, metrics, publishing
+from headrace.admin.api import openapi
 from headrace.admin.dashboard import routes as dashboard
 from headrace.admin.listener import Contribute
 from headrace.admin.pages import Pages, on_failure, on_http_error, on_refusal
@@ -18,37 +21,56 @@ from headrace.errors import HeadraceError
 
 
 def application(site: Site, contributions: list[Contribute]) -> ASGIApp:
-    """The application that answers every HTTP request.
+    """Make the application that answers every HTTP request.
 
-    A room inside `admin` adds its `routes(pages)` to the list below, made with `Pages.route`, which sees to the login.
-    A room outside gives `app.py` a function that returns its routes; those look after logins themselves.
+    A module of this room adds its `routes(pages)` to the list below, made with `Pages.route`, which checks the login.
+    Another room gives `app.py` a function that returns its routes; those check logins themselves.
     """
     pages = Pages(site)
     routes = [
         *dashboard(),
-        *health.routes(site),
+        *_health(site),
         *metrics.routes(pages),
         *publishing.routes(pages),
         *bulk.routes(pages),
-        *api.routes(pages),
+        *bulk_claims.routes(pages),
+        *openapi.routes(pages),
         *rabbitmq.routes(pages),
     ]
     for contribute in contributions:
         routes += contribute()
     handlers = {HeadraceError: on_refusal, HTTPException: on_http_error, Exception: on_failure}
-    return _as_sent(_while_true(site, Starlette(routes=routes, exception_handlers=handlers)))
+    return _with_raw_path(_while_owner(site, Starlette(routes=routes, exception_handlers=handlers)))
 
 
-def _while_true(site: Site, application: ASGIApp) -> ASGIApp:
-    """Answer nothing that another node may know better: it is asked again there."""
+def _health(site: Site) -> list[BaseRoute]:
+    """Return the checks of load balancers and supervisors; they need no login."""
+
+    def facts() -> dict[str, str]:
+        return {} if site.cluster is None else {"role": site.cluster.role, "group": site.cluster.group}
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "healthy", **facts()})
+
+    async def ready(request: Request) -> Response:
+        trouble = site.trouble()
+        if trouble:
+            return JSONResponse({"status": "not ready", "reason": trouble, **facts()}, 503)
+        return JSONResponse({"status": "ready", **facts()})
+
+    return [Route("/health", health), Route("/ready", ready)]
+
+
+def _while_owner(site: Site, application: ASGIApp) -> ASGIApp:
+    """Answer 503 once another node may own the store: the client asks there again."""
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         is_shut = False
 
         async def checked(event: Message) -> None:
             nonlocal is_shut
-            standing = site.standing
-            if event["type"] == "http.response.start" and standing is not None and not standing.may_write():
+            cluster = site.cluster
+            if event["type"] == "http.response.start" and cluster is not None and not cluster.may_write():
                 is_shut = True
                 headers = [(b"content-length", b"0"), (b"retry-after", b"1")]
                 await send({"type": "http.response.start", "status": 503, "headers": headers})
@@ -61,8 +83,8 @@ def _while_true(site: Site, application: ASGIApp) -> ASGIApp:
     return called
 
 
-def _as_sent(application: ASGIApp) -> ASGIApp:
-    """Match paths as they were sent: decoded, a slash in a name would look like one between names."""
+def _with_raw_path(application: ASGIApp) -> ASGIApp:
+    """Match undecoded paths: a decoded slash in a name would look like a separator."""
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         raw = scope.get("raw_path")

@@ -1,70 +1,243 @@
-"""Writing in bulk over HTTP: Arrow streams are staged, then committed at once. Reading is in bulk_reading.py.
+"""Bulk reads and writes over HTTP, as Arrow streams: for Spark, pandas, Polars and DuckDB. Claims: bulk_claims.py.
 
+GET    /bulk/queues?name=orders                          queues with their first and next offset
+GET    /bulk/messages?queue=orders&from=0&to=1000        messages, as an Arrow stream
+GET    /bulk/offset?queue=orders&timestamp=...           offset of the first message of a time
+PUT    /bulk/progress?queue=orders&group=g&offset=10     progress of a reader
 PUT    /bulk/transactions/{id}/parts/{part}?queue=orders messages to write, as an Arrow stream
 PUT    /bulk/transactions/{id}/parts/{part}?queues=queue the same, for the queues that a column names
-PUT    /bulk/transactions/{id}/parts/{part}?copy=events  offsets of messages to copy, and the queues they go to
-POST   /bulk/transactions/{id}/commit                    all parts named become visible at once, and only once
-DELETE /bulk/transactions/{id}                           forget them
+PUT    /bulk/transactions/{id}/parts/{part}?copy=events  offsets of messages to copy, and their new queues
+POST   /bulk/transactions/{id}/commit                    make all named parts visible at once, and only once
+DELETE /bulk/transactions/{id}                           forget the parts
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, final
+import logging
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final, cast, final
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
+from starlette.types import Send
 
-from headrace.admin import bulk_claims, bulk_reading
-from headrace.admin.bulk_arrow import BY_COLUMN, COPY, ArrowCodec, Copies, Part
-from headrace.admin.bulk_call import NAME, name_of, place_of
+from headrace.admin.bulk_arrow import BY_COLUMN, COPY, ArrowCodec, Copies, Part, Stream, columns_named
 from headrace.admin.pages import BadRequest, Call, Pages
 from headrace.admin.site import ANYBODY
+from headrace.config.kinds import Number, Text, Texts, Unchecked, Unfit
+from headrace.config.table import option, read_model, required
 from headrace.core.access.permissions import EXCHANGE, QUEUE, READ, WRITE, Rights
 from headrace.core.broker import Broker
 from headrace.core.ledger import ONCE
 from headrace.core.publishing import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
-from headrace.core.routing.topology import scoped
-from headrace.errors import HeadraceError, TooLarge
+from headrace.core.queue.queue import Queue
+from headrace.core.routing.topology import DEFAULT_HOST, scoped
+from headrace.errors import HeadraceError, Refused, TooLarge, Truncated
 from headrace.net.connection import outcome
+from headrace.storage.api import MAX_NAME_BYTES
 
 if TYPE_CHECKING:
     from headrace.storage.local.staging import EncodedRows
 
+ARROW: Final = "application/vnd.apache.arrow.stream"
+NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 MAX_PART_BYTES: Final = 32 << 20
 MAX_TRANSACTION_BYTES: Final = 256 << 20
-"""One commit is one record: all of it passes through memory at once."""
-_AT_ONCE: Final = 4
+"""Most payload bytes of one commit, which is one record in memory."""
+_READ_ROWS: Final = 16_384
+_WRITERS: Final = 4
 _QUEUES_AT_ONCE: Final = 32
+_OFFSET: Final = Number(0, (1 << 63) - 1, "it must be a whole number from 0 on")
+_KINDS: Final = (TO_QUEUE, TO_EXCHANGE, TO_TOPIC, BY_COLUMN, COPY)
+
+_log: Final = logging.getLogger("headrace.admin")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Body of a commit."""
+
+    parts: Sequence[str] = required(Texts())
+    sequence: int = option(ONCE, Number(ONCE, (1 << 62) - 1))
+    attempt: str = option("", Text())
+    replace: object = option(None, Unchecked())
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Messages of a stream below an offset that the commit replaces."""
+
+    queue: str = required(Text())
+    before: int = required(Number())
 
 
 def routes(pages: Pages) -> list[BaseRoute]:
-    room = _Room(pages)
+    reading, writing = _Reading(pages), _Writing(pages)
     return [
-        *bulk_reading.routes(pages),
-        *bulk_claims.routes(pages),
-        pages.route("/bulk/transactions/{id}/parts/{part}", room.put_part, "PUT", ANYBODY),
-        pages.route("/bulk/transactions/{id}/commit", room.commit, "POST", ANYBODY),
-        pages.route("/bulk/transactions/{id}", room.abort, "DELETE", ANYBODY),
+        pages.route("/bulk/queues", reading.queues, tag=ANYBODY),
+        pages.route("/bulk/messages", reading.messages, tag=ANYBODY),
+        pages.route("/bulk/offset", reading.offset, tag=ANYBODY),
+        pages.route("/bulk/progress", reading.progress, "PUT", ANYBODY),
+        pages.route("/bulk/transactions/{id}/parts/{part}", writing.put_part, "PUT", ANYBODY),
+        pages.route("/bulk/transactions/{id}/commit", writing.commit, "POST", ANYBODY),
+        pages.route("/bulk/transactions/{id}", writing.abort, "DELETE", ANYBODY),
     ]
 
 
+# -- the address -----------------------------------------------------------------------------------------------------
+
+
+def place_of(call: Call) -> tuple[Broker, Rights, str]:
+    """Return broker, rights and name of the virtual host of the query. Raises NotFound, AccessRefused."""
+    host = call.request.query_params.get("vhost", DEFAULT_HOST)
+    return *call.enter(host), host
+
+
+def queue_of(call: Call, broker: Broker, rights: Rights) -> Queue:
+    name = call.request.query_params.get("queue", "")
+    if not name:
+        raise BadRequest("queue is missing")
+    rights.check(READ, QUEUE, name)
+    queue = broker.queue(name)
+    if queue.refusal is not None:
+        raise queue.refusal
+    return queue
+
+
+def number_of(call: Call, name: str, absent: int) -> int:
+    text = call.request.query_params.get(name, "")
+    if not text and absent >= 0:
+        return absent
+    try:
+        return cast("int", _OFFSET.parse(text))
+    except Unfit as error:
+        raise BadRequest(f"{name} is {text!r}; {error}") from error
+
+
+def name_of(call: Call, which: str) -> str:
+    name = call.path(which)
+    if not NAME.fullmatch(name):
+        raise BadRequest(f"{which} is {name[:64]!r}; it must have 1 to 200 letters, digits, '.', '_', ':' or '-'")
+    return name
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
 @final
-class _Room:
-    """The pages, and how many of them may work at once."""
+class _Reading:
+    """Pages for readers."""
 
     def __init__(self, pages: Pages) -> None:
         self._arrow = ArrowCodec(pages.site)
-        self._writers = asyncio.Semaphore(_AT_ONCE)
+
+    async def queues(self, call: Call) -> Response:
+        """Show the readable queues of these names and patterns; all of them without any."""
+        broker, rights, _ = place_of(call)
+        patterns = call.request.query_params.getlist("name")
+        found: dict[str, dict[str, object]] = {}
+        for name, queue in sorted(broker.topology.queues.items()):
+            wanted = not patterns or any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+            if wanted and rights.may(READ, name):
+                found[name] = _bounds(queue)
+        return JSONResponse({"queues": found})
+
+    async def messages(self, call: Call) -> Response:
+        """Send messages from `from` up to but not including `to`, in stored blocks."""
+        broker, rights, host = place_of(call)
+        queue = queue_of(call, broker, rights)
+        first, following = queue.first_offset, queue.safe_offset
+        start = number_of(call, "from", first)
+        stop = min(number_of(call, "to", following), following)
+        if start < first and start < stop:
+            raise Truncated(f"offset {start} of queue {queue.name!r} is gone: it begins at {first}")
+        names = columns_named(call.request.query_params.get("columns", ""))
+        batches = self._arrow.stream(broker, queue.name, names)
+        is_open = "from" not in call.request.query_params
+        return _Rows(_body(queue, batches, start, stop, is_open), media_type=ARROW, headers={"x-queue-host": host})
+
+    async def offset(self, call: Call) -> Response:
+        """Show the first offset at or after a time in microseconds; the next offset if there is none."""
+        broker, rights, _ = place_of(call)
+        queue = queue_of(call, broker, rights)
+        return JSONResponse({"offset": min(queue.log.find(number_of(call, "timestamp", 0)), queue.safe_offset)})
+
+    async def progress(self, call: Call) -> Response:
+        """Store that a reader with its own progress is done with all messages below the offset."""
+        broker, rights, _ = place_of(call)
+        queue = queue_of(call, broker, rights)
+        group = call.request.query_params.get("group", "")
+        if not group or len(group.encode()) > MAX_NAME_BYTES:
+            raise BadRequest(f"group must have 1 to {MAX_NAME_BYTES} bytes")
+        broker.groups.report(queue.name, group, number_of(call, "offset", -1))
+        await call.stored(broker)
+        return JSONResponse({"status": "ok"})
+
+
+@final
+class _Rows(StreamingResponse):
+    """An answer that breaks off visibly if rows become unreadable."""
+
+    async def stream_response(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for chunk in self.body_iterator:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except HeadraceError as error:
+            _log.warning("an answer breaks off: %s", error)
+            return  # the answer has no end, so the connection is closed
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _body(queue: Queue, codec: Stream, start: int, stop: int, is_open: bool) -> AsyncIterator[bytes]:
+    """Yield the rows from `start` on; with `is_open`, skip rows that retention has dropped."""
+    yield codec.head()
+    while start < stop:
+        if queue.deleted:
+            raise Refused(f"queue {queue.name!r} was deleted while it was read")
+        until = min(stop, start + _READ_ROWS)
+        try:
+            for batch in queue.log.record_batches(start, until):
+                yield codec.encode(batch)
+                start += batch.num_rows
+                await asyncio.sleep(0)
+        except Truncated:
+            if not is_open:
+                raise
+            start = queue.first_offset
+    yield codec.end()
+
+
+def _bounds(queue: Queue) -> dict[str, object]:
+    return {
+        "type": queue.definition.kind,
+        "first": queue.first_offset,
+        "next": queue.safe_offset,
+        "bytes": queue.log.size_bytes,
+        "groups": {name: group.state.committed for name, group in queue.groups.items()},
+    }
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+@final
+class _Writing:
+    """Pages for writers, and the bound on parallel work."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._arrow = ArrowCodec(pages.site)
+        self._writers = asyncio.Semaphore(_WRITERS)
         self._commits: dict[str, asyncio.Future[dict[str, object]]] = {}
 
-    # -- writing -----------------------------------------------------------------------------------------------------
-
     async def put_part(self, call: Call) -> Response:
-        """Keep a part until it is committed; the same part again replaces it."""
+        """Stage a part until its commit; a second part of the same name replaces it."""
         broker, rights, host = place_of(call)
         kind, name = _target(call)
         _check_rights(broker, rights, kind, name)
-        async with self._writers:  # those who wait are not read from: their client's socket fills up
+        async with self._writers:  # no body is read while it waits, so the client stops sending
             body = await call.body(MAX_PART_BYTES)
             encode = self._arrow.part_writer(
                 host, name_of(call, "id"), name_of(call, "part"), kind, name, call.visitor.name, call.text("attempt")
@@ -74,73 +247,54 @@ class _Room:
         return JSONResponse({"rows": rows, "bytes": size})
 
     async def commit(self, call: Call) -> Response:
-        """Make the parts visible, all at once; a transaction that was committed before is left as it is."""
+        """Make the parts visible at once; a second commit of a transaction changes nothing."""
         _, _, host = place_of(call)
-        said = await call.json()
-        parts = said.get("parts") if isinstance(said, dict) else None
-        if not isinstance(said, dict) or not isinstance(parts, list):
-            raise BadRequest('the body must be an object with "parts", a list of names')
-        sequence = said.get("sequence", ONCE)
-        if isinstance(sequence, bool) or not isinstance(sequence, int) or not ONCE <= sequence < 1 << 62:
-            raise BadRequest('"sequence" must be a whole number from 0 on')
-        attempt = said.get("attempt", "")
-        if not isinstance(attempt, str):
-            raise BadRequest('"attempt" must be a text')
+        body = await call.read(Commit, is_lenient=True)
         transaction = name_of(call, "id")
         key = scoped(host, transaction)
         running = self._commits.get(key)
-        if running is not None:  # the answer to the first request was lost: both get it
+        if running is not None:  # the first answer was lost: both requests get it
             return JSONResponse(await asyncio.shield(running))
-        replace = _replace_of(said, place_of(call)[1])
-        task = asyncio.ensure_future(self._finish(call, transaction, sequence, parts, attempt, replace))
+        replace = _replacement(body, place_of(call)[1])
+        task = asyncio.ensure_future(self._finish(call, transaction, body, replace))
         self._commits[key] = task
         task.add_done_callback(lambda _: self._commits.pop(key, None))
         return JSONResponse(await asyncio.shield(task))
 
-    async def _finish(
-        self,
-        call: Call,
-        transaction: str,
-        sequence: int,
-        parts: list[object],
-        attempt: str,
-        replace: "tuple[str, int] | None",
-    ) -> dict[str, object]:
+    async def _finish(self, call: Call, transaction: str, body: Commit, replace: Replace | None) -> dict[str, object]:
         _, _, host = place_of(call)
-        answer = await self._commit(call, transaction, sequence, parts, replace)
-        await asyncio.to_thread(self._arrow.forget, host, transaction, attempt)
+        answer = await self._commit(call, transaction, body, replace)
+        await asyncio.to_thread(self._arrow.forget, host, transaction, body.attempt)
         return answer
 
-    async def _commit(
-        self, call: Call, transaction: str, sequence: int, parts: list[object], replace: "tuple[str, int] | None"
-    ) -> dict[str, object]:
+    async def _commit(self, call: Call, transaction: str, body: Commit, replace: Replace | None) -> dict[str, object]:
         broker, rights, host = place_of(call)
-        rows = broker.ledger.rows_of(transaction, sequence)
+        rows = broker.ledger.rows_of(transaction, body.sequence)
         if rows >= 0:
             return {"status": "committed before", "rows": rows}
         async with self._writers:
             bulk = broker.bulk()
             try:
                 if replace is not None:
-                    bulk.replace(*replace)
-                largest_bytes = await self._fill(bulk, broker, rights, host, transaction, parts)
+                    bulk.replace(replace.queue, replace.before)
+                largest_bytes = await self._fill(bulk, broker, rights, host, transaction, body.parts)
                 call.meter(bulk.rows, largest_bytes)
-                await outcome(lambda confirm: bulk.commit(transaction, sequence, confirm))
+                await outcome(lambda confirm: bulk.commit(transaction, body.sequence, confirm))
             except HeadraceError:
                 bulk.undo()
                 raise
         return {"status": "committed", "rows": bulk.rows, "unrouted": bulk.unrouted}
 
     async def _fill(
-        self, bulk: Bulk, broker: Broker, rights: Rights, host: str, transaction: str, parts: list[object]
+        self, bulk: Bulk, broker: Broker, rights: Rights, host: str, transaction: str, parts: Sequence[str]
     ) -> int:
-        """Add what was staged, if the user may still write it; returns the size of the longest payload."""
+        """Add staged parts, if the user may still write them; return the size of the longest payload."""
         size = largest_bytes = 0
         by_row: list[Part] = []
         copies: dict[str, Copies] = {}
         numbers: dict[str, int] = {}
         for part in parts:
-            if not isinstance(part, str) or not NAME.fullmatch(part):
+            if not NAME.fullmatch(part):
                 raise BadRequest(f"{part!r} is not the name of a part")
             staged = await asyncio.to_thread(self._arrow.part, host, transaction, part)
             if staged.kind == BY_COLUMN:
@@ -160,7 +314,7 @@ class _Room:
             for rows in staged.blocks if staged.kind != BY_COLUMN else []:
                 bulk.add(staged.kind, staged.name, rows)
                 largest_bytes = max(largest_bytes, rows.largest_bytes)
-                await asyncio.sleep(0)  # others have their turn between blocks
+                await asyncio.sleep(0)  # other work runs between blocks
         if by_row:
             found = await asyncio.to_thread(self._arrow.merge, by_row)
             largest_bytes = max(largest_bytes, await _add_by_queue(bulk, broker, rights, found))
@@ -172,7 +326,7 @@ class _Room:
         return largest_bytes
 
     async def abort(self, call: Call) -> Response:
-        """Forget what was written and not committed; what was committed stays."""
+        """Forget uncommitted parts; a commit stays."""
         _, _, host = place_of(call)
         transaction = name_of(call, "id")
         running = self._commits.get(scoped(host, transaction))
@@ -183,7 +337,7 @@ class _Room:
 
 
 async def _add_by_queue(bulk: Bulk, broker: Broker, rights: Rights, found: "Sequence[tuple[str, EncodedRows]]") -> int:
-    """Add what each queue gets, if the user may write to it; returns the size of the longest payload."""
+    """Add the rows of each queue, if the user may write to it; return the size of the longest payload."""
     for number, (queue, rows) in enumerate(found):
         _check_rights(broker, rights, TO_QUEUE, queue)
         bulk.add(TO_QUEUE, queue, rows)
@@ -192,17 +346,14 @@ async def _add_by_queue(bulk: Bulk, broker: Broker, rights: Rights, found: "Sequ
     return max([rows.largest_bytes for _, rows in found], default=0)
 
 
-def _replace_of(said: dict[str, object], rights: Rights) -> tuple[str, int] | None:
-    """Which stream's messages below which offset give way. Raises BadRequest, AccessRefused."""
-    given = said.get("replace")
-    if given is None:
+def _replacement(body: Commit, rights: Rights) -> Replace | None:
+    """Raises Fault, AccessRefused."""
+    if body.replace is None:
         return None
-    name, before = (given.get("queue"), given.get("before")) if isinstance(given, dict) else (None, None)
-    if not isinstance(name, str) or type(before) is not int or before < 0:
-        raise BadRequest('"replace" must be an object with "queue", a name, and "before", an offset')
-    rights.check(WRITE, QUEUE, name)
-    rights.check(READ, QUEUE, name)
-    return name, before
+    found = read_model(Replace, body.replace, "replace")
+    rights.check(WRITE, QUEUE, found.queue)
+    rights.check(READ, QUEUE, found.queue)
+    return found
 
 
 def _target(call: Call) -> tuple[str, str]:
@@ -228,12 +379,9 @@ def _check_rights(broker: Broker, rights: Rights, kind: str, name: str) -> None:
 
 
 def _check_topics(rights: Rights, kind: str, name: str, topics: Iterable[str]) -> None:
-    """Queues that are named are written to as they are, whatever the topics."""
+    """Check topics of rows for exchanges and topics; rows for named queues may have any."""
     for topic in topics if kind in (TO_TOPIC, TO_EXCHANGE) else ():
         if kind == TO_TOPIC:
             rights.check_topic_publish(topic)
         else:
             rights.check_publish(name, topic)
-
-
-_KINDS: Final = (TO_QUEUE, TO_EXCHANGE, TO_TOPIC, BY_COLUMN, COPY)

@@ -1,9 +1,8 @@
-"""Arrow streams to stored messages and back, and copies in bulk, away from the event loop. No pages.
+"""Arrow streams to stored messages and back, and bulk copies; most of it runs in threads. No pages.
 
-pyarrow is loaded with the first request that needs it; where it is not installed, that request hears how to.
+The first request loads pyarrow; without it, the request is refused with a hint to install it.
 
-A part has a row for each copy: the column `offset` says which message, the column `queue` where it goes. Messages are
-read when the part is committed.
+A part of copies has a row for each copy, with the columns `offset` and `queue`. The commit reads the messages.
 """
 
 import asyncio
@@ -31,19 +30,19 @@ if TYPE_CHECKING:
     from headrace.storage.local.staging import EncodedBlock, EncodedRows
 
 COPY: Final = "copy"
-"""The kind of a part that names messages of a queue, and the queues that they are copied to."""
+"""Kind of a part that copies messages of a queue to other queues."""
 _READ_ROWS: Final = 16_384
 _OFFSET_BYTES: Final = 8
 _COPY_BYTES: Final = 12
-"""What is kept for each copy: its offset, and the number of its queue."""
+"""Bytes staged for each copy: its offset, and the number of its queue."""
 
 
 def encode_copies(table: "pa.Table") -> tuple[str, bytes]:
-    """The queues that a part is for, as JSON, and what is kept of its rows. Raises BadRequest."""
+    """Return the target queues of a part as JSON, and its staged rows. Raises BadRequest."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from headrace.storage.local.block_arrow import bytes_of
+    from headrace.storage.local.arrow import bytes_of
 
     if set(table.schema.names) != {"offset", "queue"} or not pa.types.is_int64(table.schema.field("offset").type):
         raise BadRequest("a part of copies has the columns offset, whole numbers of 64 bits, and queue, and no others")
@@ -62,18 +61,18 @@ def encode_copies(table: "pa.Table") -> tuple[str, bytes]:
 
 @final
 class Copies:
-    """What one commit copies from one queue."""
+    """Copies of one commit from one queue."""
 
     def __init__(self, numbers: dict[str, int]) -> None:
         self._numbers = numbers
-        """The queues that messages go to, in the order they were first named."""
+        """Numbers of target queues, in the order of their first mention."""
         self._offsets: list[pa.Array] = []
         self._targets: list[pa.Array] = []
         self._tables: list[pa.Table] = []
         self._size = 0
 
     def add(self, names: Sequence[str], kept: bytes) -> None:
-        """Add the copies of a part, as `encode_copies` kept them."""
+        """Add the copies of a part, in the form of `encode_copies`."""
         import pyarrow as pa
 
         count = len(kept) // _COPY_BYTES
@@ -84,10 +83,9 @@ class Copies:
         self._targets.append(known.take(index))
 
     async def read(self, queue: Queue, most_bytes: int) -> int:
-        """Read the messages; returns how many bytes all copies have.
+        """Read the messages; return the bytes of all copies.
 
-        Raises TooLarge when they are more than so many, Truncated when messages are gone, and Refused when they are
-        not there yet.
+        Raises TooLarge above `most_bytes`, Truncated for dropped messages, Refused for offsets that do not exist yet.
         """
         wanted, counts = await asyncio.to_thread(self._wanted)
         offsets = memoryview(wanted.buffers()[1]).cast("q")[wanted.offset : wanted.offset + len(wanted)]
@@ -110,7 +108,7 @@ class Copies:
         return self._size
 
     def merge(self, time_us: int) -> "list[tuple[str, EncodedRows]]":
-        """What each queue gets, in the order of the parts. Raises Refused when it is too much."""
+        """Return the rows of each queue, in the order of the parts. Raises Refused if they are too many."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -123,7 +121,7 @@ class Copies:
         return copy_to_logs(table, rows, pa.concat_arrays(self._targets), list(self._numbers), time_us)
 
     def _wanted(self) -> "tuple[pa.Array, pa.Array]":
-        """Every offset once, in order, and how often each is copied."""
+        """Return each offset once, in order, and the number of its copies."""
         import pyarrow as pa
 
         all_ = pa.table({"offset": pa.concat_arrays(self._offsets)})
@@ -131,7 +129,7 @@ class Copies:
         return counted.column("offset").combine_chunks(), counted.column("offset_count").combine_chunks()
 
     def _keep(self, batches: "Sequence[pa.RecordBatch]", wanted: "pa.Array", counts: "pa.Array") -> None:
-        """Keep those of the messages that are wanted, which are in order."""
+        """Keep the wanted messages, which are in order."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -149,11 +147,11 @@ COLUMNS: Final = (
 )  # fmt: skip
 PROTOCOL: Final = "bulk"
 BY_COLUMN: Final = "queues"
-"""The kind of a part whose rows name their queues themselves, in a column."""
+"""Kind of a part whose rows name their queues in a column."""
 
 
 def columns_named(text: str) -> list[str]:
-    """The columns of `columns=offset,payload`; all but the headers without. Raises BadRequest."""
+    """Return the columns of `columns=offset,payload`; by default all but the headers. Raises BadRequest."""
     names = [name for name in text.split(",") if name] or [name for name in COLUMNS if name != "headers"]
     for name in names:
         if name not in COLUMNS:
@@ -163,7 +161,7 @@ def columns_named(text: str) -> list[str]:
 
 @final
 class ArrowCodec:
-    """What the pages need done with Arrow and with staged parts."""
+    """Encodes answers as Arrow streams and stages parts."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -173,14 +171,14 @@ class ArrowCodec:
         return self._site.clock.now_us()
 
     def stream(self, broker: Broker, queue: str, names: Sequence[str]) -> "Stream":
-        """The encoder of one answer. Raises Unavailable without pyarrow."""
+        """Make the encoder of one answer. Raises Unavailable without pyarrow."""
         _need_arrow()
         return Stream(broker, queue, names)
 
     def part_writer(
         self, host: str, transaction: str, part: str, kind: str, name: str, user: str, attempt: str
     ) -> Callable[[bytes], tuple[int, int, list[str]]]:
-        """What turns a body into a staged part; returns how many rows and bytes it has, and which topics."""
+        """Make a function that stages a body as a part and returns its rows, bytes and topics."""
         _need_arrow()
         area, now_us = self._site.staging, self._site.clock.now_us()
 
@@ -209,13 +207,13 @@ class ArrowCodec:
         return write
 
     def part(self, host: str, transaction: str, part: str) -> "Part":
-        """A staged part. Raises NotFound."""
+        """Return a staged part. Raises NotFound."""
         target, blocks, beside = self._site.staging.get(scoped(host, transaction), part)
         names: list[str] = json.loads(target.get("names", "[]"))
         return Part(target["kind"], target["name"], blocks, names, beside)
 
     def merge(self, parts: "Sequence[Part]") -> "list[tuple[str, EncodedRows]]":
-        """What each queue gets of parts whose rows name their queues. Raises Refused when it is too much."""
+        """Return the rows of each queue of parts whose rows name queues. Raises Refused if they are too many."""
         from headrace.storage.local.arrow import merge_by_log
 
         numbers: dict[str, int] = {}
@@ -223,13 +221,13 @@ class ArrowCodec:
         return merge_by_log(blocks, list(numbers))
 
     def forget(self, host: str, transaction: str, attempt: str) -> None:
-        """The parts of a transaction are not needed any more, nor those of this attempt that are still to come."""
+        """Forget the parts of a transaction, and refuse later parts of this attempt."""
         self._site.staging.remove(scoped(host, transaction), attempt)
 
 
 @final
 class Part:
-    """A staged part: blocks of messages, and where they go."""
+    """A staged part: blocks of messages, and their target."""
 
     def __init__(
         self, kind: str, name: str, blocks: "Sequence[EncodedBlock]", names: Sequence[str], beside: bytes
@@ -238,7 +236,7 @@ class Part:
         self.name = name
         self.blocks = blocks
         self.names = names
-        """The queues that its rows are for, where they name them themselves."""
+        """Queues that its rows name, if they do."""
         self._beside = beside
 
     @property
@@ -246,11 +244,11 @@ class Part:
         return sum([each.payload_bytes for each in self.blocks])
 
     def copy_to(self, copies: Copies) -> None:
-        """Have the copies that it asks for made."""
+        """Add the copies of the part."""
         copies.add(self.names, self._beside)
 
     def by_row(self, numbers: dict[str, int]) -> "Iterator[tuple[Block, pa.Array]]":
-        """Its blocks, and for each row the number of its queue; queues without one are given the next."""
+        """Yield its blocks with the queue number of each row; a new queue gets the next number."""
         import pyarrow as pa
 
         known = pa.array([numbers.setdefault(name, len(numbers)) for name in self.names], pa.int32())
@@ -303,7 +301,7 @@ class Stream:
 
 
 class _Sink:
-    """A file that keeps what is written until it is taken."""
+    """A file that buffers writes until `take`."""
 
     closed = False
 
@@ -335,7 +333,7 @@ class _Sink:
 
 
 def _by_queue(table: "pa.Table", column: str) -> "tuple[pa.Table, list[str], bytes]":
-    """The rows without the column that names their queues; these; which of them each row names. Raises BadRequest."""
+    """Return the rows without the column of queues, the queues, and the queue of each row. Raises BadRequest."""
     import pyarrow as pa
 
     if column not in table.schema.names or not pa.types.is_string(table.schema.field(column).type):
@@ -343,14 +341,14 @@ def _by_queue(table: "pa.Table", column: str) -> "tuple[pa.Table, list[str], byt
     coded = table.column(column).combine_chunks().dictionary_encode()
     if coded.null_count:
         raise BadRequest(f"the column {column!r} is null in some row; it must name the row's queue")
-    from headrace.storage.local.block_arrow import bytes_of
+    from headrace.storage.local.arrow import bytes_of
 
     names: list[str] = coded.dictionary.to_pylist()
     return _with_topics(table, column).drop_columns([column]), names, bytes_of(coded.indices) if names else b""
 
 
 def _with_topics(table: "pa.Table", column: str) -> "pa.Table":
-    """The rows with their queue's name as the topic of those that have none."""
+    """Return the rows with the queue's name as the topic where a row has none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
-"""The port that HTTP clients connect to. What speaks HTTP is loaded when the first of them comes: see stack.py.
+"""The HTTP port. The server itself, stack.py, is loaded with the first connection.
 
-The modules behind it weigh more than an idle broker. They are imported in a thread, so that the event loop goes on, and
-connections that come meanwhile wait.
+Its modules need more memory than an idle broker. A thread imports them, so the event loop goes on; connections wait
+meanwhile.
 """
 
 import asyncio
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("headrace.admin")
 _STACK: Final = "headrace.admin.stack"
 MAX_CONNECTIONS: Final = 1024
-"""As many HTTP connections as there may be at once; more are closed as they come."""
+"""Most HTTP connections; more are closed at once."""
 _TELL_SECONDS: Final = 10.0
 
 Contribute = Callable[[], "list[BaseRoute]"]
-"""Gives the routes that another room brings; called once, when HTTP is loaded."""
+"""Returns the routes of another room; called once, when HTTP is loaded."""
 
 
 class Speaker(ABC):
-    """What speaks HTTP, once it is loaded."""
+    """The HTTP server, once it is loaded."""
 
     @abstractmethod
     def protocol(self, origin: Origin | None = None) -> asyncio.Protocol:
-        """The protocol of one new connection; of one that was passed on, with where it comes from."""
+        """Make the protocol of a new connection; `origin` is the client of a forwarded one."""
 
     @property
     @abstractmethod
     def connections(self) -> int:
-        """How many there are now."""
+        """Return the number of connections."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let requests that are being answered finish, not for long, and end all connections."""
+        """Let requests finish for a short time, and end all connections."""
 
 
 Furnish = Callable[[], Speaker]
-"""Makes what speaks HTTP; called when the modules that it takes are loaded."""
+"""Makes the HTTP server; called once its modules are loaded."""
 
 
 @final
@@ -66,19 +66,19 @@ class HttpListener:
         self.port = 0
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None, left: int | None = None) -> None:
-        """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had.
+        """Listen; port 0 is any free port. Raises Unavailable if the address is taken.
 
-        `left` is the descriptor of a socket that listens already, see `leave`.
+        `left` is the descriptor of a listening socket, see `leave`.
         """
         self._server = await open_server(self.accept, host, port, tls, left)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def leave(self) -> int | None:
-        """What this listens on, for the program that this process runs next; None when it is not open."""
+        """Return the listening socket for the next program of this process; None if it is not open."""
         return None if self._server is None else leave(self._server)
 
     async def close(self) -> None:
-        """Accept no more, let requests finish, and end all connections."""
+        """Stop accepting, let requests finish, and end all connections."""
         if self._server is not None:
             self._server.close()
         for newcomer in list(self._newcomers):
@@ -90,7 +90,7 @@ class HttpListener:
         await asyncio.gather(*self._leaving)
 
     def refurnish(self) -> None:
-        """Have what comes from now on served by what `furnish` gives then; requests under way may finish."""
+        """Serve new connections by a new server; requests under way may finish."""
         speaker, self._speaker = self._speaker, None
         if speaker is None:
             return
@@ -101,7 +101,7 @@ class HttpListener:
 
     @property
     def refused(self) -> int:
-        """Connections that were closed because there were too many."""
+        """Return the number of connections closed because there were too many."""
         return self._turned_away + (0 if self._server is None else self._server.refused)
 
     @property
@@ -109,13 +109,13 @@ class HttpListener:
         return len(self._newcomers) + (self._speaker.connections if self._speaker is not None else 0)
 
     def accept(self, origin: Origin | None = None) -> asyncio.Protocol:
-        """The protocol of a new connection; of one that was passed on, with where it comes from."""
+        """Make the protocol of a new connection; `origin` is the client of a forwarded one."""
         if self._speaker is not None and self.connections < MAX_CONNECTIONS:
             return self._speaker.protocol(origin)
         return _Newcomer(self, origin)
 
     def arrived(self, newcomer: "_Newcomer") -> None:
-        """A connection waits for somebody who speaks HTTP, or is one too many."""
+        """Let a connection wait for the server, or refuse it."""
         if self.connections >= MAX_CONNECTIONS:
             self._turned_away += 1
             count = self._crowded.note(asyncio.get_running_loop().time())
@@ -124,7 +124,7 @@ class HttpListener:
             newcomer.refuse()
             return
         self._newcomers.add(newcomer)
-        if self._speaker is not None:  # it came between the connection's acceptance and its beginning
+        if self._speaker is not None:  # the server was loaded after the connection was accepted
             newcomer.hand_over(self._speaker.protocol(newcomer.origin))
         elif self._loading is None:
             self._loading = asyncio.get_running_loop().create_task(self._load())
@@ -148,7 +148,7 @@ class HttpListener:
 
 @final
 class _Newcomer(asyncio.Protocol):
-    """A connection that waits; the first bytes that come are kept, and then nothing more is read."""
+    """A connection that waits for the server; it reads one segment and then pauses."""
 
     def __init__(self, listener: HttpListener, origin: Origin | None) -> None:
         self._listener = listener
@@ -157,7 +157,7 @@ class _Newcomer(asyncio.Protocol):
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
+        self._transport = cast("asyncio.Transport", transport)  # transports of uvloop are no subclasses
         self._listener.arrived(self)
 
     def data_received(self, data: bytes) -> None:
@@ -174,7 +174,7 @@ class _Newcomer(asyncio.Protocol):
             self._transport.abort()
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
-        """Let another protocol have the connection."""
+        """Hand the connection to another protocol."""
         transport, self._transport = self._transport, None
         self._listener.left(self)
         if transport is not None and not transport.is_closing():

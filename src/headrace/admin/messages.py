@@ -1,45 +1,48 @@
-"""Messages as JSON and back: payloads as text or base64, properties of every protocol in one form. No pages."""
+"""Messages over HTTP: as JSON and back, published, taken and settled. Pages of both APIs call this."""
 
+import asyncio
 import base64
 import binascii
+import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, final
 
-from headrace.admin.pages import BadRequest, Section
+from headrace.admin.pages import BadRequest, Call, done
+from headrace.config.kinds import Choice, Number, Secret, Unchecked, Unicode
+from headrace.config.table import option
+from headrace.core.broker import Broker
 from headrace.core.properties import Codecs, Properties, table_from_json, table_to_json
-from headrace.errors import Refused
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.stream import StreamGroup
+from headrace.core.routing.topics import check_topic
+from headrace.errors import HeadraceError, Refused
 from headrace.model import NATIVE, Message, Source
+from headrace.storage.api import Done
 
 PROTOCOL: Final = "http"
 MAX_PAYLOAD: Final = 1 << 30
-_MAX_MS: Final = 1 << 45
-_TEXTS: Final = (
-    "content_type",
-    "content_encoding",
-    "correlation_id",
-    "reply_to",
-    "expiration",
-    "message_id",
-    "message_type",
-    "user_id",
-    "app_id",
-)
-_READABLE: Final = bytes([*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0x100)])
-"""The bytes that a text in UTF-8 has; others are control characters."""
+MAX_SHOWN_BYTES: Final = 16 << 20
+"""Most payload bytes of one answer."""
 TEXT: Final = "text"
 BASE64: Final = "base64"
+_MAX_MS: Final = 1 << 45
+_READABLE: Final = bytes([*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0x100)])
+"""Bytes of readable UTF-8; the others are control characters."""
+
+# -- as JSON ---------------------------------------------------------------------------------------------------------
 
 
 def payload_to_json(payload: bytes, as_base64: bool, max_bytes: int = MAX_PAYLOAD) -> tuple[str, str]:
-    """The payload as a text and how that is to be read; what is not readable is in base64 in any case."""
+    """Return the payload as a text, and its encoding; an unreadable payload is always base64."""
     shown = payload[:max_bytes]
     if not as_base64 and not shown.translate(None, _READABLE):
         try:
             return shown.decode(), TEXT
         except UnicodeDecodeError as error:
             is_cut = len(shown) < len(payload) and error.start >= len(shown) - 3
-            if is_cut and error.reason == "unexpected end of data":  # cut within a character, not wrong
+            if is_cut and error.reason == "unexpected end of data":  # the cut is within a character
                 return shown[: error.start].decode(), TEXT
     return base64.b64encode(shown).decode(), BASE64
 
@@ -59,26 +62,25 @@ def payload_from_json(value: object, encoding: object) -> bytes:
 
 
 def properties_to_json(codecs: Codecs, message: Message) -> dict[str, object]:
-    """What the message says about itself, whichever protocol it came by."""
+    """Return the properties of a message of any protocol."""
     try:
         properties = codecs.decode(message)
         headers = table_to_json(properties.headers)
     except Refused as error:
         return {"unreadable": str(error)}
-    said: dict[str, object] = {name: value for name in _TEXTS if (value := getattr(properties, name))}
+    found: dict[str, object] = {name: value for name in _TEXTS if (value := getattr(properties, name))}
     if properties.delivery_mode:
-        said["delivery_mode"] = properties.delivery_mode
+        found["delivery_mode"] = properties.delivery_mode
     if message.priority:
-        said["priority"] = message.priority
+        found["priority"] = message.priority
     if headers:
-        said["headers"] = headers
-    return said
+        found["headers"] = headers
+    return found
 
 
 def message_to_json(
     codecs: Codecs, offset: int, message: Message, as_base64: bool, max_bytes: int
 ) -> dict[str, object]:
-    """Everything about a message."""
     payload, encoding = payload_to_json(message.payload, as_base64, max_bytes)
     source = message.source
     return {
@@ -99,7 +101,7 @@ def message_to_json(
 
 
 def time_to_json(time_us: int) -> str | None:
-    """RFC 3339 with milliseconds; None for none, or for a time that no calendar has."""
+    """Return RFC 3339 with milliseconds; None for no time, or for one outside of the calendar."""
     if not time_us:
         return None
     try:
@@ -108,9 +110,47 @@ def time_to_json(time_us: int) -> str | None:
         return None
 
 
+# -- published -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MessageProperties:
+    """Properties of a message to publish."""
+
+    content_type: str = option("", Unicode())
+    content_encoding: str = option("", Unicode())
+    correlation_id: str = option("", Unicode())
+    reply_to: str = option("", Unicode())
+    expiration: str = option("", Unicode())
+    message_id: str = option("", Unicode())
+    message_type: str = option("", Unicode())
+    user_id: str = option("", Unicode())
+    app_id: str = option("", Unicode())
+    delivery_mode: int = option(2, Number(0, 2))
+    priority: int = option(0, Number(0, 255))
+    headers: object = option(None, Unchecked(type=["object", "null"]))
+
+
+_TEXTS: Final = tuple(name for name, value in vars(MessageProperties()).items() if value == "")
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A message to publish: to a topic, or to an exchange with a routing key."""
+
+    topic: str = option("", Unicode(), "A plain topic or an address, $queue/<name>/<key>")
+    exchange: str = option("", Unicode())
+    routing_key: str = option("", Unicode())
+    payload: str = option("", Secret())
+    payload_encoding: str = option(TEXT, Choice(TEXT, BASE64, "string"))
+    properties: MessageProperties = option(MessageProperties(), MessageProperties)
+    expires_in_ms: int = option(0, Number(0, _MAX_MS))
+    deliver_in_ms: int = option(0, Number(0, _MAX_MS))
+
+
 @final
 class Draft:
-    """A message as somebody asked over HTTP to publish it."""
+    """A message before it is published."""
 
     __slots__ = ("headers", "is_topic", "message")
 
@@ -118,45 +158,109 @@ class Draft:
         self.message = message
         self.headers = headers
         self.is_topic = is_topic
-        """Whether it goes to a topic rather than to an exchange."""
+        """True if it goes to a topic rather than to an exchange."""
 
 
-def draft(body: Section, codecs: Codecs, user: str, now_us: int) -> Draft:
-    """The message that the body of a request describes. Raises Refused for what makes no sense in it."""
-    topic = body.text("topic", "")
-    exchange, key = body.text("exchange", ""), body.text("routing_key", "")
-    if topic and (exchange or key):
+def draft(body: Publication, codecs: Codecs, user: str, now_us: int) -> Draft:
+    """Make the message that a request describes. Raises Refused."""
+    if body.topic and (body.exchange or body.routing_key):
         raise BadRequest("a message goes to a 'topic', or to an 'exchange' with a 'routing_key', not to both")
-    payload = payload_from_json(body.get("payload") or "", body.text("payload_encoding", TEXT))
-    given = body.section("properties")
-    properties = Properties(table_from_json(given.get("headers") or {}))
-    for name in _TEXTS:
-        setattr(properties, name, _text(given, name))
-    properties.delivery_mode = given.number("delivery_mode", 2, most=2)
-    priority = given.number("priority", 0, most=255)
-    expires_ms = body.number("expires_in_ms", 0, most=_MAX_MS)
-    deliver_ms = body.number("deliver_in_ms", 0, most=_MAX_MS)
-    body.check_all_read()
-    source = Source(_encodable("topic", topic or key), _encodable("exchange", exchange), user, PROTOCOL, NATIVE)
+    properties = Properties(table_from_json(body.properties.headers or {}))
+    for name in (*_TEXTS, "delivery_mode"):
+        setattr(properties, name, getattr(body.properties, name))
     message = Message(
-        source,
-        payload,
+        Source(body.topic or body.routing_key, body.exchange, user, PROTOCOL, NATIVE),
+        payload_from_json(body.payload, body.payload_encoding),
         now_us,
         codecs.encode(NATIVE, properties),
-        priority,
-        now_us + expires_ms * 1000 if expires_ms else 0,
-        now_us + deliver_ms * 1000 if deliver_ms else 0,
+        body.properties.priority,
+        now_us + body.expires_in_ms * 1000 if body.expires_in_ms else 0,
+        now_us + body.deliver_in_ms * 1000 if body.deliver_in_ms else 0,
     )
-    return Draft(message, properties.headers, bool(topic))
+    return Draft(message, properties.headers, bool(body.topic))
 
 
-def _text(given: Section, name: str) -> str:
-    return _encodable(name, given.text(name, ""))
+async def publish(call: Call, host: str, body: Publication) -> int:
+    """Publish a message; return the number of queues that took it, once it is durable there. Raises Refused."""
+    broker = call.broker(host)
+    found = draft(body, broker.codecs, call.visitor.name, call.site.clock.now_us())
+    rights, source = call.rights(host), found.message.source
+    if found.is_topic:
+        check_topic(source.topic)
+        rights.check_topic_publish(source.topic, source.client_id)
+    else:
+        rights.check_publish(source.exchange, source.topic, source.client_id)
+    call.meter(1, len(found.message.payload))
+    taken = 0
+
+    def start(confirm: Done) -> None:
+        nonlocal taken
+        if found.is_topic:
+            taken = broker.publish_topic(found.message, confirm)
+        else:
+            taken = broker.publish(found.message, confirm, found.headers)
+
+    await done(start)
+    return taken
 
 
-def _encodable(name: str, text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise BadRequest(f"{name!r} is not valid Unicode") from error
-    return text
+# -- taken -----------------------------------------------------------------------------------------------------------
+
+_AT_ONCE: Final = 16
+_LEAST_WAIT_MS: Final = 50
+
+
+@final
+class Taker:
+    """A consumer for one request."""
+
+    def __init__(self, broker: Broker, name: str, limit: int) -> None:
+        self._broker = broker
+        self._limit = limit
+        self._got: list[Delivery] = []
+        self._bytes = 0
+        self._is_enough = asyncio.Event()
+        self._consumer = Consumer(name, self._deliver, min(limit, _AT_ONCE))
+        self._consumer.allowance = limit
+        self._consumer.cancelled = self._is_enough.set
+
+    async def take(self, queue: str, group: str, position: object, wait_ms: int, outcome: int) -> list[Delivery]:
+        """Return messages that arrive in time, up to the limit, once their settlement is durable.
+
+        Raises the errors of consuming and of storing; after these, all messages are back in line.
+        """
+        members = self._broker.consume(queue, self._consumer, group, position=position)
+        try:
+            with contextlib.suppress(TimeoutError):
+                # Deliveries need a few turns of the event loop; a group that is behind on disk needs longer.
+                async with asyncio.timeout(max(wait_ms, _LEAST_WAIT_MS) / 1000):
+                    await self._is_enough.wait()
+            self._broker.allow(self._consumer, 0)
+            await settle_all(self._broker, self._got, outcome)
+        finally:
+            self._broker.cancel(self._consumer)
+        if members.queue.is_gone and not self._got:
+            raise members.queue.end
+        if isinstance(members, StreamGroup):  # its progress is staged when the consumer leaves
+            with contextlib.suppress(HeadraceError):  # it is stored later; after a crash the group reads these again
+                await done(self._broker.when_safe)
+        return self._got
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        self._got += deliveries
+        self._bytes += sum([len(delivery.message.payload) for delivery in deliveries])
+        if len(self._got) >= self._limit or self._bytes >= MAX_SHOWN_BYTES:
+            self._broker.allow(self._consumer, 0)
+            self._is_enough.set()
+        elif len(self._got) >= self._consumer.limit:
+            self._broker.set_credit(self._consumer, len(self._got) + _AT_ONCE)
+
+
+async def settle_all(broker: Broker, deliveries: list[Delivery], outcome: int) -> None:
+    """Settle deliveries in one transaction, and wait until that is durable; skip those of other consumers by now.
+
+    Raises the error of storing; then their consumer holds them as before.
+    """
+    held = [each for each in deliveries if not each.group.queue.is_gone and each.consumer.holds(each.offset)]
+    if held:
+        await done(lambda tell: broker.transaction([], [(delivery, outcome) for delivery in held], tell))

@@ -1,7 +1,7 @@
-"""`/metrics` for Prometheus: what the broker counts, what is in its queues, what the process uses.
+"""`/metrics` for Prometheus: counters of the broker, depths of its queues, resources of the process.
 
-The number of series is bounded: only so many queues have series of their own, in order of their names, and only so many
-groups of each. `?queues=` says how many, 0 for none; totals always count all.
+The number of series is bounded: the first `?queues=` queues by name have their own series, with up to 100 groups each.
+Totals count all queues.
 """
 
 import asyncio
@@ -15,19 +15,19 @@ from typing import Final, final
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
-from headrace.admin.api.connections import visible
 from headrace.admin.pages import Call, Pages
+from headrace.admin.resources import visible_connections
 from headrace.admin.sampler import queue_values
-from headrace.admin.site import MONITORING, ClusterStanding
+from headrace.admin.site import MONITORING, ClusterStatus
 from headrace.admin.slices import ordered, sliced
 from headrace.core.broker import Broker
-from headrace.core.feeds.feed import Follower
+from headrace.core.feeds.feed import FedQueue
 from headrace.core.flow import Histogram
 from headrace.core.queue.queue import Queue
 
 
 def memory_bytes() -> int:
-    """Memory in use now; the most there was where that is all that is known."""
+    """Return the memory in use; without /proc, the peak."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -36,7 +36,7 @@ def memory_bytes() -> int:
 
 
 def open_files() -> int:
-    """How many files and sockets are open; 0 where nobody says."""
+    """Return the number of open files and sockets; 0 without /proc."""
     try:
         return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     except OSError:
@@ -44,19 +44,19 @@ def open_files() -> int:
 
 
 def file_limit() -> int:
-    """How many may be."""
+    """Return the limit of open files and sockets."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def cpu_seconds() -> float:
-    """Processor time used so far."""
+    """Return the processor time of the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LINES: Final = 1000
-"""How many samples are sent at once."""
+"""Samples of one part of the answer."""
 _IN_LABEL: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _IN_HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
@@ -65,7 +65,7 @@ Labels = Mapping[str, str]
 
 @final
 class Family:
-    """All samples of one name."""
+    """Samples of one name."""
 
     __slots__ = ("_lines", "_name")
 
@@ -77,7 +77,7 @@ class Family:
         self._lines.append(f"{self._name}{_braced(labels)} {_number(value)}\n")
 
     def add_histogram(self, histogram: Histogram, labels: Labels) -> None:
-        """Durations, as so many that were at most so long."""
+        """Add a histogram of durations, with cumulative buckets."""
         below = 0
         for bound_us, count in zip(histogram.bounds_us, histogram.counts, strict=False):
             below += count
@@ -90,7 +90,7 @@ class Family:
 
 @final
 class Exposition:
-    """A page of metrics in the making."""
+    """A page of metrics."""
 
     def __init__(self) -> None:
         self._families: dict[str, list[str]] = {}
@@ -108,14 +108,14 @@ class Exposition:
         return "".join(["".join(lines) for lines in self._families.values()]).encode(errors="replace")
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The same, piece by piece, with others served in between."""
+        """Yield the page in parts, with other work in between."""
         for lines in self._families.values():
             for start in range(0, len(lines), _LINES):
                 yield "".join(lines[start : start + _LINES]).encode(errors="replace")
                 await asyncio.sleep(0)
 
     def _family(self, name: str, kind: str, about: str) -> Family:
-        """The samples of a name stay together, whenever they are added."""
+        """Return the family of a name; its samples stay together."""
         lines = self._families.get(name)
         if lines is None:
             lines = [f"# HELP {name} {about.translate(_IN_HELP)}\n", f"# TYPE {name} {kind}\n"]
@@ -162,8 +162,8 @@ def _process(call: Call, page: Exposition) -> None:
         (site.clock.now_us() - site.started_us) / 1_000_000
     )
     page.gauge("headrace_ready", "Whether what is published can be stored.").add(0 if site.trouble() else 1)
-    if site.standing is not None:
-        standing_metrics(page, site.standing)
+    if site.cluster is not None:
+        cluster_metrics(page, site.cluster)
     page.gauge("process_resident_memory_bytes", "Memory in use.").add(memory_bytes())
     page.counter("process_cpu_seconds_total", "Processor time used.").add(cpu_seconds())
     page.gauge("process_open_fds", "Open files and sockets.").add(open_files())
@@ -173,15 +173,15 @@ def _process(call: Call, page: Exposition) -> None:
     )
 
 
-def standing_metrics(page: Exposition, standing: ClusterStanding) -> None:
-    """What a node is in its cluster."""
-    group = {"group": standing.group}
-    page.gauge("headrace_cluster_role", "What this node is.").add(1, {"role": standing.role, **group})
-    page.gauge("headrace_cluster_epoch", "How often the group has changed hands.").add(standing.epoch, group)
+def cluster_metrics(page: Exposition, cluster: ClusterStatus) -> None:
+    """Add the role of a node in its cluster."""
+    group = {"group": cluster.group}
+    page.gauge("headrace_cluster_role", "What this node is.").add(1, {"role": cluster.role, **group})
+    page.gauge("headrace_cluster_epoch", "How often the group has changed hands.").add(cluster.epoch, group)
 
 
 async def _connections(call: Call, page: Exposition) -> None:
-    found = await visible(call)
+    found = await visible_connections(call)
     family = page.gauge("headrace_connections", "Open connections.")
     for protocol, count in sorted(Counter(connection.facts.protocol for connection in found).items()):
         family.add(count, {"protocol": protocol})
@@ -211,7 +211,7 @@ def _counters(page: Exposition, host: str, broker: Broker) -> None:
 
 
 async def _queues(page: Exposition, host: str, broker: Broker, room: int) -> int:
-    """Totals of all queues, and series of as many as there is room for; returns how many those are."""
+    """Add totals of all queues, and series of up to `room` queues; return the number of these."""
     labels = {"vhost": host}
     ready = delayed = unsettled = consumers = 0
     names = await ordered(list(broker.topology.queues))
@@ -240,8 +240,8 @@ async def _queues(page: Exposition, host: str, broker: Broker, room: int) -> int
     return min(room, len(names))
 
 
-def _source(page: Exposition, host: str, queue: Queue, follower: Follower | None) -> None:
-    """How far a queue is in the stream that it is filled from."""
+def _source(page: Exposition, host: str, queue: Queue, follower: FedQueue | None) -> None:
+    """Add the progress of a queue in its source."""
     if follower is None:
         return
     labels = {"vhost": host, "queue": queue.name, "source": queue.definition.source}

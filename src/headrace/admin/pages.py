@@ -1,4 +1,4 @@
-"""How a page is put together: who may see it, its address, body, answer and errors. The pages are elsewhere."""
+"""Frame of a page: login, address, body, answer, errors. The pages are in the other modules of this room."""
 
 import asyncio
 import base64
@@ -6,8 +6,8 @@ import binascii
 import ipaddress
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar, final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar, cast, final
 from urllib.parse import unquote, urlsplit
 
 from starlette.exceptions import HTTPException
@@ -17,6 +17,8 @@ from starlette.routing import Route
 
 from headrace.admin.site import MANAGEMENT, MONITORING, Site, Visitor
 from headrace.admin.slices import AT_ONCE, ordered, sliced
+from headrace.config.kinds import Flag, Kind, Number, Unfit
+from headrace.config.table import Model, parse_model, read_model
 from headrace.core.access.logins import Login, is_token
 from headrace.core.access.permissions import Rights
 from headrace.core.broker import Broker
@@ -35,27 +37,27 @@ from headrace.errors import (
 from headrace.storage.api import Done
 
 SCOPE_KEY: Final = "headrace.presence"
-"""Where a request has the presence of its connection, in its scope."""
+"""Key of a request's scope for the Presence of its connection."""
 _PROTOCOL: Final = "HTTP"
 _log: Final = logging.getLogger("headrace.admin")
 
 
 @final
 class Presence:
-    """One connection, and the user whose requests came on it last."""
+    """One connection, and the user of its last request."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._user = ""
 
     def came(self, user: str) -> None:
-        """A request of this user came; the first is told."""
+        """Note a request of this user; log the first one."""
         if user != self._user:
             self._user = user
             _log.info("connected", extra=self._about())
 
     def left(self) -> None:
-        """The connection is over."""
+        """Log the end of the connection."""
         if self._user:
             _log.info("the connection is ended", extra=self._about())
 
@@ -64,11 +66,11 @@ class Presence:
 
 
 class BadRequest(Refused):
-    """The request itself makes no sense: a parameter, the body."""
+    """The request is malformed: a parameter, the body."""
 
 
 class NoLogin(AccessRefused):
-    """Nobody logged in, or with the wrong password."""
+    """The login is missing or wrong."""
 
 
 _STATUS: Final[tuple[tuple[type[HeadraceError], int, str], ...]] = (
@@ -88,16 +90,16 @@ _STATUS: Final[tuple[tuple[type[HeadraceError], int, str], ...]] = (
 
 
 def problem(status: int, error: str, reason: str, headers: dict[str, str] | None = None) -> Response:
-    """An answer that says what went wrong."""
+    """Make the answer to a request that failed."""
     return JSONResponse({"error": error, "reason": reason}, status, headers)
 
 
 async def on_refusal(request: Request, error: Exception) -> Response:
-    """The answer to a request that the broker refused."""
+    """Answer a request that the broker refused."""
     for kind, status, name in _STATUS:
         if isinstance(error, kind):
             headers: dict[str, str] = {}
-            if status == 401 and "x-requested-with" not in request.headers:  # scripts ask the user themselves
+            if status == 401 and "x-requested-with" not in request.headers:  # scripts ask the user for the password
                 headers["www-authenticate"] = 'Basic realm="Headrace"'
             if status == 413:
                 headers["connection"] = "close"
@@ -106,14 +108,14 @@ async def on_refusal(request: Request, error: Exception) -> Response:
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """The answer to a request for a page that there is not, or not with this method."""
+    """Answer a request for an unknown page or method."""
     assert isinstance(error, HTTPException)
     names = {404: "not_found", 405: "method_not_allowed"}
     return problem(error.status_code, names.get(error.status_code, "error"), error.detail, dict(error.headers or {}))
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
-    """The answer when it is our fault; the log has the traceback."""
+    """Answer a request that failed by a bug; the log has the traceback."""
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return problem(500, "internal_error", "this is an error of the server; its log says more")
 
@@ -121,16 +123,16 @@ async def on_failure(request: Request, error: Exception) -> Response:
 Item = TypeVar("Item")
 
 _SLICE_BYTES: Final = 128 << 10
-"""How much of a list is made at once, if its items are long."""
+"""Bytes of a list after which other work runs."""
 
 
 def encode(value: object) -> str:
-    """JSON in ASCII: texts that clients sent need not be valid Unicode, and must not spoil the answer."""
+    """Encode a value as JSON in ASCII: texts of clients may be invalid Unicode, which ASCII escapes."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def answer(value: object, status: int = 200) -> Response:
-    """One value that is not long."""
+    """Answer with one short value."""
     return Response(encode(value).encode("ascii"), status, media_type="application/json")
 
 
@@ -139,12 +141,12 @@ def nothing(status: int = 204) -> Response:
 
 
 def streamed(parts: AsyncIterator[bytes]) -> Response:
-    """JSON that is sent piece by piece, as it is made."""
+    """Answer with JSON that is sent in parts, as it is made."""
     return StreamingResponse(parts, media_type="application/json")
 
 
 async def array(items: Iterable[Item], shown: Callable[[Item], object]) -> AsyncIterator[bytes]:
-    """A list as JSON, a slice at a time; `shown` has None for an item that is gone by now."""
+    """Encode a list as JSON, one slice at a time; `shown` returns None for an item that is gone."""
     before = "["
     texts: list[str] = []
     count = size = 0
@@ -166,103 +168,28 @@ async def array(items: Iterable[Item], shown: Callable[[Item], object]) -> Async
 
 
 async def after(names: Iterable[str], last: str, limit: int) -> tuple[list[str], str | None]:
-    """The names behind `last` in order, and the one to go on after, None at the end."""
+    """Return the names after `last` in order, and the `after` of the next page; None at the end."""
     found = await ordered([name async for name in sliced(names, 1000) if name > last or not last])
     return found[:limit], found[limit - 1] if len(found) > limit else None
 
 
 async def listed(items: Sequence[Item], next_after: object, shown: Callable[[Item], object]) -> Response:
-    """A part of a list, with where the next part begins."""
+    """Answer with a page of a list, and the start of the next page."""
     parts = [part async for part in array(items, shown)]
     raw = b'{"items":' + b"".join(parts) + b',"next":' + encode(next_after).encode("ascii") + b"}"
     return Response(raw, media_type="application/json")
 
 
-_MAX: Final = 1 << 53
-
-
-@final
-class Section:
-    """One table of a body."""
-
-    def __init__(self, where: str, values: Mapping[str, object]) -> None:
-        self._where = where
-        self._values = values
-        self._read: list[str] = []
-        self._sections: list[Section] = []
-
-    def check_all_read(self) -> None:
-        """Raises Refused when there is a key that means nothing."""
-        for name in self._values:
-            if name not in self._read:
-                known = ", ".join(sorted(set(self._read)))
-                raise Refused(f"{self._where}: there is no key {name!r}; known are {known}")
-        for section in self._sections:
-            section.check_all_read()
-
-    def get(self, name: str) -> object:
-        self._read.append(name)
-        return self._values.get(name)
-
-    def section(self, name: str) -> "Section":
-        value = self.get(name)
-        if value is not None and not isinstance(value, Mapping):
-            raise self.bad(name, value, "must be a table")
-        section = Section(f"{self._where}, {name}", value or {})
-        self._sections.append(section)
-        return section
-
-    def text(self, name: str, default: str) -> str:
-        value = self.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise Refused(f"{self._where}: {name!r} must be a text, not {_kind(value)}")  # it may be a secret
-        return value
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        value = self.text(name, default)
-        if value not in choices:
-            raise self.bad(name, value, f"must be one of {', '.join(choices)}")
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.bad(name, value, "must be true or false")
-        return value
-
-    def number(self, name: str, default: int, least: int = 0, most: int = _MAX) -> int:
-        value = self.get(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.bad(name, value, f"must be a whole number from {least} to {most}")
-        return value
-
-    def bad(self, name: str, value: object, what: str) -> Refused:
-        return Refused(f"{self._where}: {name!r} {what}, not {value!r}")
-
-
-def _kind(value: object) -> str:
-    """What JSON calls it."""
-    if isinstance(value, Mapping):
-        return "an object"
-    return "a list" if isinstance(value, list) else "true or false" if isinstance(value, bool) else "a number"
-
-
 MAX_BODY_BYTES: Final = 32 << 20
 BODY_SECONDS: Final = 60.0
 _LONG_BYTES: Final = 256 << 10
-"""A body of at least this size is taken apart beside the event loop."""
+"""Size from which a body is parsed in a thread."""
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 @final
 class Call:
-    """One request of somebody who logged in."""
+    """One request of a user who logged in."""
 
     __slots__ = ("_body", "request", "site", "visitor")
 
@@ -272,47 +199,44 @@ class Call:
         self.visitor = visitor
         self._body = 0
 
-    # -- what the address says ---------------------------------------------------------------------------------------
+    # -- the address ---------------------------------------------------------------------------------------
 
     def path(self, name: str) -> str:
-        """What the address says at the place of one of the route's parameters."""
+        """Return a parameter of the route. Raises BadRequest."""
         try:
             return unquote(self.request.path_params[name], errors="strict")
         except UnicodeDecodeError as error:
             raise BadRequest(f"the {name} in the address is not UTF-8") from error
 
     def text(self, name: str, default: str = "") -> str:
-        """A parameter behind the question mark."""
+        """Return a query parameter as text."""
         return self.request.query_params.get(name, default)
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        """The same, as a whole number. Raises BadRequest."""
-        text = self.request.query_params.get(name, "")
-        if not text:
-            return default
-        if not (text.isascii() and text.isdecimal() and len(text) <= 19 and least <= int(text) <= most):
-            raise BadRequest(f"{name!r} takes a whole number from {least} to {most}, not {text[:40]!r}")
-        return int(text)
+        """Return a query parameter as a whole number. Raises BadRequest."""
+        text = self.text(name)
+        return cast("int", _parsed(name, Number(least, most), text)) if text else default
 
     def flag(self, name: str) -> bool:
-        """The same, as true or false. Raises BadRequest."""
-        text = self.request.query_params.get(name, "false")
-        if text not in ("true", "false"):
-            raise BadRequest(f"{name!r} takes true or false, not {text[:40]!r}")
-        return text == "true"
+        """Return a query parameter as true or false. Raises BadRequest."""
+        return bool(_parsed(name, Flag(), self.text(name, "false")))
+
+    def query(self, model: type[Model]) -> Model:
+        """Read the query parameters into their model. Raises Fault."""
+        return parse_model(model, self.request.query_params)
 
     def condition(self, name: str) -> bool:
-        """A flag on which something is removed, in our spelling or RabbitMQ's: neither must be passed over."""
+        """Read a condition of a deletion, spelled our way or RabbitMQ's: both count."""
         return self.flag(name) or self.flag(name.replace("_", "-"))
 
-    # -- what the visitor may do -------------------------------------------------------------------------------------
+    # -- rights -------------------------------------------------------------------------------------
 
     def sees(self, host: str) -> bool:
-        """Whether the visitor may look at what is in a virtual host."""
+        """Return True if the visitor may see the resources of a virtual host."""
         return self.visitor.may(MONITORING) or self.site.access.rights(self.visitor.account, host) is not None
 
     def broker(self, host: str) -> Broker:
-        """A virtual host to look at. Raises NotFound, AccessRefused."""
+        """Return the broker of a virtual host that the visitor may see. Raises NotFound, AccessRefused."""
         found = self.site.hosts.find(host)
         if found is None:
             raise NotFound(f"no vhost '{host}'")
@@ -321,15 +245,25 @@ class Call:
         return found
 
     def rights(self, host: str) -> Rights:
-        """What the visitor may do in a virtual host. Raises NotFound, AccessRefused."""
+        """Return the visitor's rights in a virtual host. Raises NotFound, AccessRefused."""
         self.broker(host)
         rights = self.site.access.rights(self.visitor.account, host)
         if rights is None:
             raise AccessRefused(f"user '{self.visitor.name}' has no permissions in vhost '{host}'")
         return rights
 
+    def enter(self, host: str) -> tuple[Broker, Rights]:
+        """Return a virtual host that the visitor may use, and the rights there. Raises NotFound, AccessRefused."""
+        broker = self.site.hosts.find(host)
+        if broker is None:
+            raise NotFound(f"no vhost '{host}'")
+        rights = self.site.access.rights(self.visitor.account, host)
+        if rights is None:
+            raise AccessRefused(f"access to vhost '{host}' refused for user '{self.visitor.name}'")
+        return broker, rights
+
     def meter(self, messages: int, largest_bytes: int) -> None:
-        """Count what the visitor is about to publish. Raises TooLarge, Unavailable when that is too much for now."""
+        """Count messages before they are published. Raises TooLarge, Unavailable if they exceed a limit."""
         self.site.hosts.check_memory()
         account = self.visitor.account
         if account.is_metered:
@@ -337,15 +271,15 @@ class Call:
             account.check_rate(messages, self.site.clock.monotonic_us())
 
     def record(self, what: str) -> None:
-        """Write down what a visitor removed."""
+        """Log a deletion, with the visitor's name."""
         _log.info("%s, by user %r over HTTP", what, self.visitor.name)
 
     async def stored(self, broker: Broker) -> None:
-        """Return when everything called so far would survive a crash."""
+        """Wait until all operations so far are durable."""
         await done(broker.when_safe)
 
     async def kept(self, broker: Broker) -> None:
-        """Return when all that was declared, bound, deleted or purged so far would; at once where it does already."""
+        """Wait until all declarations, bindings, deletions and purges so far are durable."""
 
         def start(tell: Done) -> None:
             if not broker.when_kept(tell):
@@ -353,10 +287,10 @@ class Call:
 
         await done(start)
 
-    # -- what the body says ------------------------------------------------------------------------------------------
+    # -- the body ------------------------------------------------------------------------------------------
 
     async def body(self, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-        """The whole body. Raises TooLarge, BadRequest when it does not come, Unavailable when too many come at once."""
+        """Read the body. Raises TooLarge, BadRequest if it does not arrive, Unavailable without memory for it."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -374,7 +308,7 @@ class Call:
         return b"".join(parts)
 
     async def json(self) -> dict[str, object]:
-        """The table that the body is, as JSON; empty when there is none. Raises BadRequest as well."""
+        """Parse the body as a JSON object; an empty body is an empty object. Raises BadRequest."""
         raw = await self.body()
         if not raw.strip():
             return {}
@@ -386,12 +320,12 @@ class Call:
             raise BadRequest("the body must be a JSON object")
         return found
 
-    async def section(self) -> Section:
-        """The same, to be read key by key."""
-        return Section("the body", await self.json())
+    async def read(self, model: type[Model], is_lenient: bool = False) -> Model:
+        """Read the body into its model. Raises Fault, and the errors of `json`."""
+        return read_model(model, await self.json(), "the body", is_lenient)
 
     def release(self) -> None:
-        """The body is not needed any more."""
+        """Give back the memory of the body."""
         self.site.hosts.intake.give_back(self._body)
         self._body = 0
 
@@ -401,8 +335,15 @@ class Call:
         self._body += size
 
 
-async def done(start: Callable[[Done], None]) -> None:
-    """Start something that says when it is done, and wait for that. Raises what it is told."""
+def _parsed(name: str, kind: Kind, text: str) -> object:
+    try:
+        return kind.parse(text)
+    except Unfit as error:
+        raise BadRequest(f"{name!r} {error}, not {text[:40]!r}") from error
+
+
+async def done(start: Callable[[Done], object]) -> None:
+    """Start an operation and wait for its callback. Raises the error that the callback gets."""
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def tell(error: HeadraceError | None) -> None:
@@ -422,7 +363,7 @@ Page = Callable[[Call], Awaitable[Response]]
 
 @final
 class Pages:
-    """Makes routes to pages that only those who logged in see."""
+    """Makes routes to pages that need a login."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -432,10 +373,9 @@ class Pages:
         return self._site
 
     def route(self, path: str, page: Page, method: str = "GET", tag: str = MANAGEMENT) -> Route:
-        """A page for visitors with this tag. `path` has Starlette's parameters: `/queues/{name}`.
+        """Make the route of a page for users with this tag. `path` has Starlette's parameters: `/queues/{name}`.
 
-        Paths are matched as they were sent, so that a name may have any character in its encoded form: `Call.path`
-        decodes it.
+        Paths are matched undecoded, so a name may have any character; `Call.path` decodes it.
         """
 
         async def endpoint(request: Request) -> Response:
@@ -452,7 +392,7 @@ class Pages:
         return Route(path, endpoint, methods=[method])
 
     async def visitor(self, request: Request) -> Visitor:
-        """Who asks. Raises NoLogin."""
+        """Log the visitor in. Raises NoLogin."""
         name, password = _credentials(request.headers.get("authorization", ""))
         address = "local" if request.client is None else request.client.host
         visitor = await self._site.sign_in(Login(name, password, address, is_from_here(request)))
@@ -465,7 +405,7 @@ class Pages:
 
 
 def is_from_here(request: Request) -> bool:
-    """Whether the client is on this machine."""
+    """Return True if the client is on this machine."""
     if request.client is None:
         return True
     try:
@@ -478,7 +418,7 @@ def is_from_here(request: Request) -> bool:
 
 
 def _credentials(header: str) -> tuple[str, bytes]:
-    """Name and password; of a token it is the password alone, as a token says whose it is."""
+    """Return name and password; a token is a password without a name."""
     scheme, _, value = header.partition(" ")
     if scheme.lower() == "bearer" and is_token(token := value.strip().encode(errors="replace")):
         return "", token
@@ -495,7 +435,7 @@ def _credentials(header: str) -> tuple[str, bytes]:
 
 
 def _check_origin(request: Request) -> None:
-    """A page of somebody else's must not make a visitor's browser change anything here."""
+    """Refuse changes that a page of another site makes a browser send."""
     if request.method in _SAFE:
         return
     origin = request.headers.get("origin", "")
@@ -505,7 +445,7 @@ def _check_origin(request: Request) -> None:
 
 def _parse(raw: bytes) -> object:
     """Raises ValueError and RecursionError."""
-    # The hook does nothing. Calling it lets other threads run: without it a long body would hold up all of them.
+    # The hook does nothing, but calling it lets other threads run while a long body is parsed.
     return json.loads(raw, parse_constant=_no_constant, object_hook=_same if len(raw) >= _LONG_BYTES else None)
 
 

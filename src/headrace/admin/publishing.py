@@ -1,33 +1,53 @@
-"""`POST /publish`: a message to a topic or a queue address, for programs that speak HTTP only. The rules are core's.
+"""`POST /publish`: a message to a topic or a queue address, for programs that speak HTTP only. Core has the rules.
 
 {"topic": "plant/1/temperature", "payload": "MjEuNQ==", "qos": 1, "retain": false}
 """
 
 import base64
 import binascii
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
+from headrace.admin.messages import PROTOCOL
 from headrace.admin.pages import BadRequest, Call, Pages
 from headrace.admin.site import ANYBODY
+from headrace.config.kinds import Flag, Number, Object, Unicode
+from headrace.config.table import Fault, option, read_model, table_of
 from headrace.core.batch import Confirm
+from headrace.core.client import Client
 from headrace.core.properties import NativeCodec, Properties
-from headrace.core.publisher import Publisher
 from headrace.core.pubsub.session import BEST_EFFORT, EXACTLY_ONCE
 from headrace.core.routing.topology import DEFAULT_HOST
-from headrace.errors import AccessRefused, NotFound
 from headrace.model import NATIVE
 from headrace.net.connection import outcome
 
-PROTOCOL: Final = "http"
 MAX_EXPIRY_SECONDS: Final = (1 << 32) - 1
+_STRING: Final = Unicode("must be a string")
 _TEXTS: Final = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id")
-_KNOWN: Final = frozenset(
-    ("topic", "payload", "payload_encoding", "qos", "retain", "expiry_seconds", "headers", "vhost", *_TEXTS)
-)
+
+
+@dataclass(frozen=True)
+class PublishBody:
+    """Body of the request."""
+
+    topic: str = option("", _STRING)
+    payload: str = option("", _STRING)
+    payload_encoding: str = option("", _STRING)
+    qos: int = option(0, Number(0, EXACTLY_ONCE, f"must be a number from 0 to {EXACTLY_ONCE}"))
+    retain: bool = option(False, Flag())
+    expiry_seconds: int | None = option(
+        None, Number(0, MAX_EXPIRY_SECONDS, f"must be a number from 0 to {MAX_EXPIRY_SECONDS}")
+    )
+    headers: dict[str, object] | None = option(None, Object("must be an object of names and values"))
+    vhost: str = option("", _STRING)
+    content_type: str = option("", _STRING)
+    content_encoding: str = option("", _STRING)
+    correlation_id: str = option("", _STRING)
+    reply_to: str = option("", _STRING)
+    message_id: str = option("", _STRING)
 
 
 def routes(pages: Pages) -> list[BaseRoute]:
@@ -35,104 +55,62 @@ def routes(pages: Pages) -> list[BaseRoute]:
 
 
 async def publish(call: Call) -> Response:
-    """Publish what the body says; at QoS 1 and 2 the answer comes once the message would survive a crash."""
-    said = await call.json()
-    unknown = sorted(set(said) - _KNOWN)
-    if unknown:
-        raise BadRequest(f"there is no {unknown[0]!r}; known are {', '.join(sorted(_KNOWN))}")
-    topic = _text(said, "topic")
-    if not topic:
+    """Publish a message; at QoS 1 and 2, answer once it is durable."""
+    body = await _read(call)
+    if not body.topic:
         raise BadRequest('"topic" is missing: it is a topic, or a queue as $queue/<name>')
-    payload = _payload(said)
-    qos = _number(said, "qos", 0, EXACTLY_ONCE)
-    expiry_seconds = _number(said, "expiry_seconds", -1, MAX_EXPIRY_SECONDS)
-    properties = _properties(said)
-    publisher = _publisher(call, _text(said, "vhost") or DEFAULT_HOST)
-    retain = _switch(said, "retain")
+    payload, properties = _payload(body), _properties(body)
+    broker, rights = call.enter(body.vhost or DEFAULT_HOST)
+    client = Client(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
 
     def send(confirm: Confirm | None) -> int:
-        return publisher.publish(
-            topic,
+        return client.publish_topic(
+            body.topic,
             payload,
             call.site.clock.now_us(),
             properties,
-            expiry_seconds if expiry_seconds >= 0 else None,
-            qos,
-            retain,
+            body.expiry_seconds,
+            body.qos,
+            body.retain,
             confirm,
         )
 
-    publisher.check_rate(call.site.clock.monotonic_us())
-    receivers = send(None) if qos == BEST_EFFORT else await outcome(send)
+    client.check_rate(call.site.clock.monotonic_us())
+    receivers = send(None) if body.qos == BEST_EFFORT else await outcome(send)
     return JSONResponse({"status": "ok", "receivers": receivers})
 
 
-def _publisher(call: Call, name: str) -> Publisher:
-    """Raises NotFound for the virtual host, AccessRefused when the visitor may not enter it."""
-    broker = call.site.hosts.find(name)
-    if broker is None:
-        raise NotFound(f"no vhost '{name}'")
-    rights = call.site.access.rights(call.visitor.account, name)
-    if rights is None:
-        raise AccessRefused(f"access to vhost '{name}' refused for user '{call.visitor.name}'")
-    return Publisher(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
+async def _read(call: Call) -> PublishBody:
+    """Read the body; its errors have the wording of this page. Raises BadRequest."""
+    try:
+        return read_model(PublishBody, await call.json())
+    except Fault as fault:
+        name = fault.path[-1]
+        if fault.expected:
+            raise BadRequest(f'"{name}" {fault.expected}') from fault
+        known = ", ".join(sorted(table_of(PublishBody).keys))
+        raise BadRequest(f"there is no {name!r}; known are {known}") from fault
 
 
-# -- what the body says ------------------------------------------------------------------------------------------------
-
-
-def _payload(said: Mapping[str, object]) -> bytes:
-    text = _text(said, "payload")
-    encoding = _text(said, "payload_encoding") or "base64"
+def _payload(body: PublishBody) -> bytes:
+    encoding = body.payload_encoding or "base64"
     if encoding == "string":
-        return text.encode()
+        return body.payload.encode()
     if encoding != "base64":
         raise BadRequest(f'"payload_encoding" is {encoding!r}; it is base64 (unless given) or string')
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(body.payload, validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadRequest(
             f'"payload" is not base64: {error}; give "payload_encoding": "string" for plain text'
         ) from error
 
 
-def _properties(said: Mapping[str, object]) -> bytes:
-    headers = said.get("headers")
-    if headers is not None and not isinstance(headers, dict):
-        raise BadRequest('"headers" must be an object of names and values')
-    properties = Properties(headers)
+def _properties(body: PublishBody) -> bytes:
+    properties = Properties(body.headers)
     for name in _TEXTS:
-        setattr(properties, name, _text(said, name))
+        setattr(properties, name, getattr(body, name))
     try:
         return NativeCodec().encode(properties)
     except UnicodeEncodeError as error:
         raise BadRequest(f'"headers" are not Unicode: {error.reason}') from error
-
-
-def _text(said: Mapping[str, object], name: str) -> str:
-    value = said.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise BadRequest(f'"{name}" must be a string')
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise BadRequest(f'"{name}" is not Unicode at character {error.start + 1}') from error
-    return value
-
-
-def _number(said: Mapping[str, object], name: str, absent: int, most: int) -> int:
-    value = said.get(name)
-    if value is None:
-        return absent
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise BadRequest(f'"{name}" must be a number from 0 to {most}')
-    return value
-
-
-def _switch(said: Mapping[str, object], name: str) -> bool:
-    value = said.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise BadRequest(f'"{name}" must be true or false')
-    return bool(value)

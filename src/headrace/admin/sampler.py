@@ -1,6 +1,6 @@
-"""Rates and recent history of queues, and how far behind their readers are. Nothing here is stored.
+"""Rates and recent samples of virtual hosts and queues, in memory only.
 
-Nothing is kept before somebody asks over HTTP. Virtual hosts have their rings, and so do queues, up to a number.
+Sampling starts with the first HTTP connection. Up to 500 queues have samples of their own.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from headrace.errors import HeadraceError
 
 
 def lag_of(queue: Queue) -> int:
-    """How many messages the group furthest behind has not finished; 0 where no group ever read."""
+    """Return the unsettled messages of the slowest group; 0 without groups."""
     return max([group.lag for group in queue.groups.values()], default=0)
 
 
 def look_for_schedule(queue: Queue, now_us: int) -> None:
-    """Have a queue know after a start what was published for later; where it cannot be read now, another time."""
+    """Find delayed messages after a start; an unreadable queue is tried again later."""
     with contextlib.suppress(HeadraceError):
         queue.look_for_schedule(now_us)
 
 
 def oldest_age_ms(queue: Queue, now_us: int) -> int | None:
-    """For how long the oldest message that waits has been there; None when none waits, or it cannot be read."""
+    """Return the age of the oldest waiting message; None if there is none, or if it is unreadable."""
     head = _oldest(queue)
     since_us = None if head is None else _timestamp_us(queue, head)
     return None if since_us is None else max(0, now_us - since_us) // 1000
@@ -36,7 +36,7 @@ def oldest_age_ms(queue: Queue, now_us: int) -> int | None:
 
 @final
 class OldestMessage:
-    """The oldest message of one queue as time goes by. It is read once: a queue at rest costs no disk anything."""
+    """The oldest message of one queue. It is read once, so an idle queue causes no disk reads."""
 
     __slots__ = ("_offset", "_since_us")
 
@@ -45,7 +45,7 @@ class OldestMessage:
         self._since_us: int | None = None
 
     def age_ms(self, queue: Queue, now_us: int) -> int:
-        """The same as `oldest_age_ms`, with 0 for None."""
+        """Return the age as `oldest_age_ms` does, with 0 for None."""
         head = _oldest(queue)
         if head is None:
             return 0
@@ -64,15 +64,15 @@ def _oldest(queue: Queue) -> int | None:
 def _timestamp_us(queue: Queue, offset: int) -> int | None:
     try:
         return queue.message(offset).timestamp_us
-    except HeadraceError:  # damaged, or a store that does not answer
+    except HeadraceError:  # the queue is damaged, or the store does not answer
         return None
 
 
 INTERVAL_SECONDS: Final = 2.0
 KEPT: Final = 150
-"""How many samples are kept: five minutes."""
+"""Samples kept: five minutes."""
 MAX_QUEUES: Final = 500
-"""How many queues have their own; those that came first."""
+"""Queues with samples of their own: the first ones."""
 _AT_ONCE: Final = 100
 
 HOST_COUNTERS: Final = ("published", "delivered", "redelivered", "acknowledged", "dead_lettered", "commits")
@@ -83,7 +83,7 @@ QUEUE_GAUGES: Final = ("ready", "delayed", "unsettled", "lag", "oldest_age_ms")
 
 @final
 class Series:
-    """The last samples of a few numbers, and how fast those that only grow did so."""
+    """Recent samples of gauges, and rates of counters."""
 
     def __init__(self, counters: tuple[str, ...], gauges: tuple[str, ...]) -> None:
         self._counters = counters
@@ -92,11 +92,11 @@ class Series:
         self._rings = {name: array("d") for name in (*counters, *gauges)}
 
     def add(self, values: Mapping[str, float], seconds: float) -> None:
-        """Take a sample, so long after the last one; what is not in it begins anew."""
+        """Add a sample, `seconds` after the last one; a missing number clears its ring."""
         for name, ring in self._rings.items():
             value = values.get(name)
             if value is None:
-                del ring[:]  # samples are neighbours in time
+                del ring[:]  # samples of a ring have equal intervals
                 continue
             if name in self.rates:
                 before = self._last.get(name, value)
@@ -107,13 +107,13 @@ class Series:
                 del ring[: len(ring) - KEPT]
 
     def history(self) -> dict[str, list[float]]:
-        """All samples, the oldest first; of what only grows, how much a second."""
+        """Return all samples, the oldest first; for counters, rates per second."""
         return {name: list(ring) for name, ring in self._rings.items()}
 
 
 @final
 class _Watched:
-    """A queue with samples of its own."""
+    """Samples of one queue."""
 
     __slots__ = ("_oldest", "looks", "series")
 
@@ -121,9 +121,9 @@ class _Watched:
         self.series = Series(QUEUE_COUNTERS, QUEUE_GAUGES)
         self._oldest = OldestMessage()
         self.looks = 0
-        """In how many samples more there is its age: that reads a message, so only for who looks at the queue."""
+        """Remaining samples with the age, which reads a message, so only after a visit to the queue's page."""
 
-    def look(self, queue: Queue, values: Mapping[str, float], now_us: int, seconds: float) -> None:
+    def sample(self, queue: Queue, values: Mapping[str, float], now_us: int, seconds: float) -> None:
         found: dict[str, float] = {**values, "lag": lag_of(queue)}
         if self.looks:
             self.looks -= 1
@@ -133,7 +133,7 @@ class _Watched:
 
 @final
 class Sampler:
-    """Looks at every virtual host and its queues every two seconds."""
+    """Samples every virtual host and its queues every two seconds."""
 
     def __init__(self, hosts: Hosts, clock: Clock) -> None:
         self._hosts = hosts
@@ -154,19 +154,19 @@ class Sampler:
             self._task = None
 
     def queue(self, host: str, name: str) -> Series | None:
-        """The samples of a queue; None when it has none yet, or is one too many."""
+        """Return the samples of a queue; None if it has none."""
         watched = self._queues.get(host, {}).get(name)
         return None if watched is None else watched.series
 
     def watch(self, host: str, name: str) -> Series | None:
-        """The same for somebody who looks at this queue: for as long as samples are kept they have its age too."""
+        """Return the samples of a queue and add its age to the next 150."""
         watched = self._queues.get(host, {}).get(name)
         if watched is not None:
             watched.looks = KEPT
         return self.queue(host, name)
 
     async def sample(self, seconds: float = INTERVAL_SECONDS) -> None:
-        """Look at everything once, letting others have the event loop in between."""
+        """Sample everything once, with other work in between."""
         names = self._hosts.names()
         for host in [host for host in self.series if host not in names]:
             del self.series[host], self._queues[host], self._commits[host]
@@ -204,7 +204,7 @@ class Sampler:
                 room -= 1
                 watched = kept[queue.name] = _Watched()
             if watched is not None:
-                watched.look(queue, values, self._clock.now_us(), seconds)
+                watched.sample(queue, values, self._clock.now_us(), seconds)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         statistics = broker.statistics
@@ -227,7 +227,7 @@ class Sampler:
 
 
 def queue_values(queue: Queue) -> dict[str, int]:
-    """What a queue has counted, and what is in it now."""
+    """Return the counters of a queue and its present messages."""
     groups, delayed = queue.groups.values(), queue.delayed
     return {
         "published": queue.log.next_offset,

@@ -1,4 +1,4 @@
-"""What the HTTP side knows of the program it is part of. Made at start, before any HTTP is loaded."""
+"""The broker as the HTTP room sees it: hosts, access, connections, the visitor. It exists before HTTP is loaded."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -15,14 +15,14 @@ from headrace.net.connection import Wire
 from headrace.storage.local.staging import StagingArea
 
 ANYBODY: Final = ""
-"""No tag at all: every user may."""
+"""No tag: open to every user."""
 MANAGEMENT: Final = "management"
 MONITORING: Final = "monitoring"
 
 
 @final
 class Visitor:
-    """A user who logged in over HTTP, and what the tags allow."""
+    """A user who logged in over HTTP, with the tags."""
 
     __slots__ = ("account", "name", "tags")
 
@@ -32,7 +32,7 @@ class Visitor:
         self.tags = frozenset(account.user.tags)
 
     def may(self, tag: str) -> bool:
-        """Whether a page that asks for this tag is open to the visitor: each tag includes the ones below it."""
+        """Return True if the visitor may open pages with this tag; each tag includes the lower ones."""
         if tag == ANYBODY:
             return True
         if tag == MANAGEMENT:
@@ -43,48 +43,48 @@ class Visitor:
 
 
 Trouble = Callable[[], str]
-"""Why the program cannot serve now, in a sentence; "" when it can."""
+"""Returns a sentence on why the program cannot serve; "" if it can."""
 
 Wires = Callable[[], list[Wire]]
-"""All connections that there are now."""
+"""Returns all open connections."""
 TakeOver = Callable[[], asyncio.Protocol]
-"""Makes the protocol that a connection speaks from now on."""
+"""Makes the protocol that takes over a connection."""
 Reload = Callable[[], Mapping[str, object]]
-"""Applies what the configuration says now, and tells what became of it. Raises Refused, Unavailable."""
+"""Applies the configuration anew and returns the changes. Raises Refused, Unavailable."""
 Ports = Callable[[], Mapping[str, int]]
-"""What is listened for, and where."""
+"""Returns the ports of all listeners by name."""
 
 
-class ClusterStanding(ABC):
-    """What the broker is in a cluster."""
+class ClusterStatus(ABC):
+    """Status of the broker in its cluster."""
 
     @property
     @abstractmethod
     def role(self) -> str:
-        """Whether it owns the store, or waits for its turn."""
+        """Return the role: owner of the store, or standby."""
 
     @property
     @abstractmethod
     def group(self) -> str:
-        """The replication group that it serves, or waits to serve."""
+        """Return the replication group of this node."""
 
     @property
     @abstractmethod
     def epoch(self) -> int:
-        """How often that group has changed hands."""
+        """Return the epoch: the number of owners that the group has had."""
 
     @abstractmethod
     def may_write(self) -> bool:
-        """Whether what is answered is true: not once another node may own the store."""
+        """Return False once another node may own the store; answers may be outdated then."""
 
     @abstractmethod
     async def status(self) -> Mapping[str, object]:
-        """How all nodes of all groups are. Raises Unavailable."""
+        """Return the status of all nodes of all groups. Raises Unavailable."""
 
 
 @final
 class Site:
-    """The broker as the HTTP side sees it."""
+    """The broker as the HTTP room sees it."""
 
     def __init__(
         self,
@@ -107,18 +107,18 @@ class Site:
         self.version = version
         self.started_us = clock.now_us()
         self.reload: Reload | None = None
-        """Reads the configuration again, where there is one to read."""
-        self.standing: ClusterStanding | None = None
-        """What it is in a cluster; None for a broker on its own."""
+        """Reload of the configuration; None without one."""
+        self.cluster: ClusterStatus | None = None
+        """Status in a cluster; None for a single broker."""
         self.refused: Callable[[], int] = lambda: 0
-        """How many connections were closed as they came, because there were too many."""
+        """Number of connections closed at once because there were too many."""
         self.staging = staging
-        """Where messages wait that are written in bulk and not committed yet."""
+        """Store of bulk writes that are not committed yet."""
         self.web_sockets: dict[str, TakeOver] = {}
-        """Who takes over the connections that ask for a WebSocket, by path; the pages have the others."""
+        """Protocols for WebSockets, by path."""
 
     async def sign_in(self, login: Login) -> Visitor | None:
-        """Who that user is; None when the login is wrong."""
+        """Log a user in; return None for a wrong login."""
         answer: asyncio.Future[Account | None] = asyncio.get_running_loop().create_future()
         self.access.login(login, lambda account: None if answer.done() else answer.set_result(account))
         account = await answer

@@ -1,4 +1,4 @@
-"""Long work in slices, so that the event loop serves everybody else in between. What the work is, pages say."""
+"""Long work in slices, so the event loop serves others in between. Pages bring the work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -8,13 +8,13 @@ from typing import Any, Final, TypeVar
 Item = TypeVar("Item")
 
 AT_ONCE: Final = 50
-"""How many things are worked on between two looks at the event loop: a row of a list takes up to 0.1 ms."""
+"""Items of a slice: a row of a list takes up to 0.1 ms."""
 _RUN: Final = 1000
-"""How many things are sorted at once."""
+"""Items that are sorted at once."""
 
 
 async def sliced(items: Iterable[Item], at_once: int = AT_ONCE) -> AsyncIterator[Item]:
-    """The same items; after each slice of them others are served. A collection that may change must be a copy."""
+    """Yield the items, with other work after each slice. Pass a copy of a collection that may change."""
     for number, item in enumerate(items, 1):
         yield item
         if number % at_once == 0:
@@ -24,7 +24,7 @@ async def sliced(items: Iterable[Item], at_once: int = AT_ONCE) -> AsyncIterator
 async def ordered(
     items: Iterable[Item], key: Callable[[Item], Any] = lambda item: item, reverse: bool = False
 ) -> list[Item]:
-    """The items as `sorted` has them."""
+    """Return the items in the order of `sorted`."""
     runs: list[list[Item]] = []
     run: list[Item] = []
     async for item in sliced(items, _RUN):

@@ -1,4 +1,4 @@
-"""What speaks HTTP: Starlette in uvicorn's protocol, bounded, on the broker's event loop. Loaded when needed."""
+"""HTTP server: Starlette in uvicorn's protocol, with bounds, on the broker's event loop. listener.py loads it late."""
 
 import asyncio
 import sys
@@ -19,16 +19,16 @@ from headrace.admin.site import Site, TakeOver
 from headrace.net.facts import Origin
 
 MAX_HEAD_BYTES: Final = 64 << 10
-"""A request line with its headers."""
+"""Most bytes of a request line with its headers."""
 HEAD_SECONDS: Final = 10.0
-"""How long a client may take for them."""
+"""Longest time for a client to send them."""
 STALL_SECONDS: Final = 30.0
-"""How long a client may send nothing of a body that it began, or read nothing of an answer."""
+"""Longest silence within a body, and longest wait for a client that does not read."""
 
 
 @final
 class BoundedProtocol(HttpToolsProtocol):
-    """Ends clients that are too slow or send too much before anybody answers them."""
+    """Ends connections of clients that are too slow or send too much."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._has_body_to_come:
             self._reading.set(STALL_SECONDS)
-        elif not self._reading.is_set:  # the first bytes of another request
+        elif not self._reading.is_set:  # these are the first bytes of another request
             self._reading.set(HEAD_SECONDS)
         self._segment = data
         super().data_received(data)
@@ -97,14 +97,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._hand_over(take_over())
 
     def _behind_head(self) -> bytes:
-        """What came in one segment with the request that asks for another protocol, behind it."""
+        """Return the bytes after an upgrade request in the same segment."""
         upgrade = sys.exception()
         if isinstance(upgrade, HttpParserUpgrade) and isinstance(upgrade.args[0], int):
             return self._segment[upgrade.args[0] :]
         return b""
 
     def _hand_over(self, protocol: asyncio.Protocol) -> None:
-        """Let another protocol have the connection, from this request on."""
+        """Hand the connection to another protocol, beginning with this request."""
         rest = self._behind_head()
         self.connections.discard(self)
         lines = [self.scope["method"].encode() + b" " + self.url + b" HTTP/1.1"]
@@ -131,7 +131,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _on_silence(self) -> None:
-        if self.flow.read_paused:  # it is us who do not read
+        if self.flow.read_paused:  # reading is paused by us
             self._reading.set(STALL_SECONDS)
         else:
             self._end()
@@ -152,7 +152,7 @@ def _shown(address: tuple[str, int | None] | None) -> str:
 
 @final
 class _Deadline:
-    """Something that is done unless it is stopped in time."""
+    """A timer that calls unless it is stopped in time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         self._loop = loop
@@ -177,12 +177,12 @@ KEEP_ALIVE_SECONDS: Final = 60
 CLOSE_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.02
 MAX_FRAME_BYTES: Final = 16 << 20
-"""The largest WebSocket message."""
+"""Largest WebSocket message."""
 
 
 @final
 class Stack(Speaker):
-    """The application and the connections it is served on."""
+    """The application with its connections."""
 
     def __init__(
         self, pages: ASGIApp, web_sockets: Mapping[str, TakeOver] | None = None, sampler: Sampler | None = None
@@ -209,7 +209,7 @@ class Stack(Speaker):
 
     @staticmethod
     def of_site(site: Site, contributions: list[Contribute]) -> "Stack":
-        """The pages of a broker."""
+        """Make the stack of a broker."""
         return Stack(application(site, contributions), site.web_sockets, site.sampler)
 
     def protocol(self, origin: Origin | None = None) -> asyncio.Protocol:
@@ -230,7 +230,7 @@ class Stack(Speaker):
             await asyncio.sleep(_POLL_SECONDS)
         for connection in list(self._state.connections):
             connection.transport.abort()
-        while self._state.connections:  # until they know it: an answer to nobody is not an error then
+        while self._state.connections:  # an answer to an aborted connection must not be logged as an error
             await asyncio.sleep(0)
         for task in list(self._state.tasks):
             task.cancel()

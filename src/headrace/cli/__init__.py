@@ -1,4 +1,4 @@
-"""The `headrace` command: one file per noun, read when its command is used. What the commands do is in other rooms."""
+"""The `headrace` command: one file per noun, loaded when its command runs. Other rooms do the work."""
 
 import importlib
 from typing import Annotated, Any, Final, final
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, final
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli.words import examples
+from headrace.cli.output import examples
 from headrace.version import IS_COMPILED, __version__
 
 _COMMANDS: Final = {
@@ -26,12 +26,12 @@ _COMMANDS: Final = {
     "cluster": "headrace.cli.cluster",
     "pipeline": "headrace.cli.pipeline",
 }
-"""Each command and the module that has it as `app`."""
+"""Each command and the module whose `app` it is."""
 
 
 @final
 class _Commands(TyperGroup):
-    """Loads a command's module when it is asked for: `headrace --version` needs none of them."""
+    """Loads the module of the command that runs; `headrace --version` loads none."""
 
     def list_commands(self, ctx: object) -> list[str]:
         return list(_COMMANDS)

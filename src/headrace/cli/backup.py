@@ -1,4 +1,4 @@
-"""`headrace backup`: a consistent copy of a data directory or a store, in words. What copies is storage's."""
+"""`headrace backup`: a consistent copy of a data directory or a store. Storage makes the copy."""
 
 import json
 import sys
@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail, group_of_store, group_option
+from headrace.cli.output import count, examples, fail, group_of_store, group_option
 from headrace.errors import HeadraceError
+from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 from headrace.storage.local.backup import back_up
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
@@ -35,16 +36,16 @@ def backup(
         list[str],
         typer.Argument(
             metavar="[DIRECTORY] TARGET",
-            help="The data directory, of a broker that runs or not, and where to copy it; nothing may be there yet. "
+            help="The data directory, of a broker that runs or not, and the target, which must not exist yet. "
             "With --store, the URL to copy that store to.",
             show_default=False,
         ),
     ],
     store: Annotated[str, typer.Option(metavar="URL", help="Copy this store instead of a data directory.")] = "",
     group: Annotated[str, group_option()] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was copied as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Copy a data directory, or a store, so that the copy can be served: everything confirmed before is in it.
+    """Copy a data directory or a store. The copy can be served, and has every message confirmed before the start.
 
     A store is copied to another store, which `headrace serve --store` serves, or to a directory as file:///dir, one
     replication group at a time. Exit code 0: the copy is whole. 1: there is none.

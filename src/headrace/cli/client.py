@@ -1,4 +1,4 @@
-"""The HTTP API as commands call it: one broker, one login, errors as exit codes. What is printed is elsewhere."""
+"""The client of the HTTP API: one broker, one login, errors as exit codes. No output: see output.py."""
 
 import base64
 import contextlib
@@ -15,8 +15,9 @@ from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 import typer
 
-from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, fail
+from headrace.cli.output import announce, fail
 from headrace.config.configuration import CLIENT_VARIABLES, unknown_variables
+from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 
 DEFAULT_URL: Final = "http://127.0.0.1:15672"
 EXIT_NOT_FOUND: Final = 3
@@ -33,7 +34,7 @@ Answer = dict[str, Any]
 
 @final
 class Client:
-    """Calls `/api/v1` of one broker; what it cannot do ends the command."""
+    """Calls `/api/v1` of one broker; an error ends the command."""
 
     def __init__(
         self, url: str, user: str, password: str, host: str, timeout_seconds: float = _TIMEOUT_SECONDS
@@ -68,7 +69,7 @@ class Client:
         return self._call("DELETE", path, None, query)
 
     def pages(self, *path: str, **query: object) -> Iterator[Answer]:
-        """All items of a list, page by page."""
+        """Yield all items of a list, page by page."""
         following: object = None
         while True:
             page = self.get(*path, **query, after=following)
@@ -78,7 +79,7 @@ class Client:
                 return
 
     def queue(self, name: str, *more: str) -> tuple[str, ...]:
-        """The path of something about a queue."""
+        """Return a path below a queue."""
         return ("queues", self.host, name, *more)
 
     def _call(self, method: str, path: tuple[str, ...], body: object, query: dict[str, object]) -> Answer:
@@ -105,11 +106,11 @@ class Client:
 
 
 def _split(url: str) -> tuple[SplitResult, int | None]:
-    """The parts of a broker's address, and its port; what is none ends the command."""
+    """Return the parts of a broker's address and its port; end the command where it is no address."""
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError:  # brackets that do not match, a port that is no number
+    except ValueError:  # unbalanced brackets, or a port that is no number
         parts, port = SplitResult("", "", "", "", ""), None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         fail(f"--url takes an address like {DEFAULT_URL}; {_without_login(url)!r} is none", EXIT_USAGE)
@@ -125,7 +126,7 @@ def _shown(value: object) -> object:
 
 
 def queue_names(context: typer.Context, incomplete: str) -> list[str]:
-    """The names of queues that begin like this, for the shell's completion; none when the broker does not tell."""
+    """Return the queue names with this beginning, for the shell's completion; none without a broker."""
     given = {name: context.params.get(name) or default for name, (_, default) in _SHARED.items()}
     try:
         with contextlib.redirect_stderr(io.StringIO()):
@@ -139,19 +140,23 @@ def queue_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def queue_argument(text: str) -> Any:
-    """An argument that is the name of a queue."""
+    """Return an argument that takes the name of a queue."""
     return typer.Argument(help=text, autocompletion=queue_names)
 
 
+QueueName = Annotated[str, queue_argument("The queue's name.")]
 Command = Callable[..., None]
 _SHARED: Final[dict[str, tuple[Any, object]]] = {
     "url": (
         Annotated[str, typer.Option(envvar="HEADRACE_URL", help="The broker's HTTP address; a login may be in it.")],
         DEFAULT_URL,
     ),
-    "user": (Annotated[str, typer.Option(envvar="HEADRACE_USER", help="Who you are.")], "guest"),
+    "user": (Annotated[str, typer.Option(envvar="HEADRACE_USER", help="The user to log in as.")], "guest"),
     "password": (
-        Annotated[str, typer.Option(envvar="HEADRACE_PASSWORD", help="Better given in the environment.")],
+        Annotated[
+            str,
+            typer.Option(envvar="HEADRACE_PASSWORD", help="The password; safer in the environment."),
+        ],
         "guest",
     ),
     "vhost": (Annotated[str, typer.Option(envvar="HEADRACE_VHOST", help="The virtual host.")], "/"),
@@ -160,18 +165,18 @@ _SHARED: Final[dict[str, tuple[Any, object]]] = {
 
 
 def connected(command: Command) -> Command:
-    """Give a command the options that all clients take; it gets a Client first, and whether to print JSON."""
+    """Add the options of all clients to a command, which gets a Client and `as_json` instead."""
     return _with_options(command, _SHARED)
 
 
 def connected_to_all(command: Command) -> Command:
-    """The same for what is not about one virtual host."""
+    """Add the same options without --vhost."""
     return _with_options(command, {name: option for name, option in _SHARED.items() if name != "vhost"})
 
 
 def _with_options(command: Command, options: dict[str, tuple[Any, object]]) -> Command:
-    own = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "client"]
-    own = [each for each in own if each.name != "as_json"]
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    own = [each for each in parameters if each.name not in ("client", "as_json")]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, (kind, default) in options.items()
@@ -179,7 +184,7 @@ def _with_options(command: Command, options: dict[str, tuple[Any, object]]) -> C
 
     def run(**values: Any) -> None:
         for text in unknown_variables(os.environ, CLIENT_VARIABLES, _MUCH_ALIKE):
-            typer.echo(f"headrace: {text}", err=True)
+            announce(text)
         client = Client(values.pop("url"), values.pop("user"), values.pop("password"), values.pop("vhost", "/"))
         command(client, **values)
 

@@ -1,22 +1,20 @@
-"""`headrace cluster`: the nodes that share a store. Asks one of them, or looks into the store itself."""
+"""`headrace cluster`: the nodes that share a store, as one of them or the store itself tells."""
 
 from typing import Annotated, Any, Final
 
 import typer
 
 from headrace.cli.client import EXIT_UNAVAILABLE, Client, connected_to_all
-from headrace.cli.output import print_facts, print_json, print_rows
-from headrace.cli.words import EXIT_PROBLEMS, examples, fail
+from headrace.cli.output import Column, command_group, examples, fail, print_facts, print_json, print_rows
 from headrace.clock import SystemClock
 from headrace.config.replication import MAIN
 from headrace.errors import HeadraceError, Unavailable
+from headrace.process import EXIT_PROBLEMS
 
-app: Final = typer.Typer(
-    help="The nodes that share an object store, and which of them owns what.",
-    rich_markup_mode="rich",
-    add_completion=False,
-    no_args_is_help=True,
-    epilog=examples("headrace cluster status", "headrace cluster status --json"),
+app: Final = command_group(
+    "The nodes that share an object store, and the owners of its groups.",
+    "headrace cluster status",
+    "headrace cluster status --json",
 )
 
 _STORE_MS: Final = 10_000
@@ -39,7 +37,7 @@ def status(
     client: Client,
     as_json: bool,
     store: Annotated[
-        str, typer.Option(help="Look into this store instead of asking a node, e.g. when none answers.")
+        str, typer.Option(help="Read this store instead of asking a node, for example when no node answers.")
     ] = "",
 ) -> None:
     """Show all replication groups of the store: who owns each, its nodes, and the last takeovers."""
@@ -57,31 +55,31 @@ def status(
 
 
 def _all(found: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """What all groups have, each with its group."""
+    """Return the entries of all groups under this key, each with its group."""
     return [{"group": group["group"], **each} for group in found["groups"] for each in group[key]]
 
 
-_GROUPS: Final = [
-    ("group", lambda group: group["group"]),
+_GROUPS: Final[list[Column]] = [
+    "group",
     ("owner", lambda group: group["owner"] or ("nobody" if group["epoch"] else "no nodes")),
-    ("epoch", lambda group: group["epoch"]),
+    "epoch",
     ("lease", lambda group: _lease(group["lease"])),
 ]
-_NODES: Final = [
-    ("group", lambda node: node["group"]),
-    ("node", lambda node: node["name"]),
-    ("role", lambda node: node["role"]),
-    ("version", lambda node: node["version"]),
-    ("address", lambda node: node["address"]),
+_NODES: Final[list[Column]] = [
+    "group",
+    ("node", "name"),
+    "role",
+    "version",
+    "address",
     ("clients", lambda node: ", ".join(f"{name} {address}" for name, address in sorted(node["listeners"].items()))),
     ("seen", lambda node: f"{node['seen_ms'] / 1000:.1f} s ago"),
 ]
-_TAKEOVERS: Final = [
-    ("group", lambda takeover: takeover["group"]),
-    ("epoch", lambda takeover: takeover["epoch"]),
-    ("owner", lambda takeover: takeover["node"]),
+_TAKEOVERS: Final[list[Column]] = [
+    "group",
+    "epoch",
+    ("owner", "node"),
     ("at", lambda takeover: _time(takeover["at_us"])),
-    ("after", lambda takeover: takeover["cause"]),
+    ("after", "cause"),
 ]
 
 
@@ -98,7 +96,7 @@ def _time(at_us: int) -> str:
 
 
 def _read(store: str) -> dict[str, Any]:
-    """What the store says, in no need of any broker."""
+    """Read the groups from the store, without a broker."""
     try:
         from headrace.cluster.lease import Records
         from headrace.cluster.status import groups_to_json, read_groups

@@ -1,4 +1,4 @@
-"""`headrace config`: whether a configuration can be used, what it comes to, what may be in it."""
+"""`headrace config`: check a configuration, show its settings, print its schema."""
 
 import json
 from dataclasses import fields
@@ -8,8 +8,7 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from headrace.cli.output import announce, table_console
-from headrace.cli.words import EXIT_USAGE, count, examples, fail, line
+from headrace.cli.output import announce, command_group, count, examples, fail, line, print_json, table_console
 from headrace.config.configuration import Configuration
 from headrace.config.kinds import Kind
 from headrace.config.reference import schema as make_schema
@@ -19,17 +18,13 @@ from headrace.core.queue.configured import FILE_QUEUE, wanted_queues
 from headrace.core.queue.definition import QueueDefinition
 from headrace.errors import Refused
 from headrace.launch import Launch
+from headrace.process import EXIT_USAGE
 
-app: Final = typer.Typer(
-    rich_markup_mode="rich",
-    add_completion=False,
-    no_args_is_help=True,
-    help="Check, show and describe the configuration of a broker.",
-    epilog=examples(
-        "headrace config check headrace.yaml",
-        "headrace config show",
-        "headrace config schema > headrace.schema.json",
-    ),
+app: Final = command_group(
+    "Check, show and describe the configuration of a broker.",
+    "headrace config check headrace.yaml",
+    "headrace config show",
+    "headrace config schema > headrace.schema.json",
 )
 
 _File = Annotated[
@@ -45,17 +40,17 @@ _File = Annotated[
     )
 )
 def check(
-    file: _File = None, as_json: Annotated[bool, typer.Option("--json", help="Print what is wrong as JSON.")] = False
+    file: _File = None, as_json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False
 ) -> None:
     """Say whether `headrace serve` could use this configuration, the environment included.
 
-    Exit code 0: it could. 2: it could not, and all that is wrong.
+    Exit code 0: it could. 2: it could not; every problem is printed.
     """
     try:
         configuration, queues = _load(file)
     except Refused as error:
         if as_json:
-            typer.echo(json.dumps({"problems": str(error).splitlines()}, indent=1, ensure_ascii=False))
+            print_json({"problems": str(error).splitlines()})
             raise typer.Exit(EXIT_USAGE) from error
         fail(str(error), EXIT_USAGE)
     source = configuration.document.file
@@ -67,7 +62,7 @@ def check(
             "problems": [],
             "warnings": warnings,
         }
-        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        print_json(found)
     else:
         for text in warnings:
             announce(text)
@@ -79,12 +74,12 @@ def check(
 def show(
     file: _File = None, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False
 ) -> None:
-    """Show every setting, its default included, and where it was made."""
+    """Show every setting with its value, and the file, variable or flag that set it."""
     configuration, queues = _read(file)
     if as_json:
         values: dict[str, object] = {name: _values(configuration, name) for name in SECTIONS}
         values["queues"] = [definition.to_json() for definition in queues]
-        typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
+        print_json(values)
         return
     console = table_console()
     table = Table(header_style="bold")
@@ -112,7 +107,7 @@ def _read(file: Path | None) -> tuple[Configuration, list[QueueDefinition]]:
 
 
 def _load(file: Path | None) -> tuple[Configuration, list[QueueDefinition]]:
-    """Raises Refused for what cannot be."""
+    """Read the configuration and its queues. Raises Refused."""
     configuration = Launch(file).read()
     try:
         return configuration, [each.definition for each in wanted_queues(configuration.queues)]

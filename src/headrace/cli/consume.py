@@ -1,12 +1,12 @@
-"""`headrace consume`: messages of a queue on standard output."""
+"""`headrace consume`: prints messages of a queue."""
 
 from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.client import Client, connected, queue_argument
-from headrace.cli.payloads import FORMATS, print_message
-from headrace.cli.words import EXIT_USAGE, examples, fail
+from headrace.cli.client import Client, QueueName, connected
+from headrace.cli.output import Form, check_format, examples, fail, print_message
+from headrace.process import EXIT_USAGE
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 _AT_ONCE: Final = 100
@@ -27,19 +27,18 @@ _WAIT_MS: Final = 20_000
 def consume(
     client: Client,
     as_json: bool,
-    queue: Annotated[str, queue_argument("The queue's name.")],
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="How many; 0 for all that are there.")] = 0,
-    group: Annotated[str, typer.Option(help="The consumer group; of streams, one of this command's by default.")] = "",
+    queue: QueueName,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="How many messages; 0 for all that wait.")] = 0,
+    group: Annotated[str, typer.Option(help="The consumer group; for streams, the command's own by default.")] = "",
     position: Annotated[
-        str, typer.Option("--from", help="Of streams: first, next, an offset, or timestamp=<unix time>.")
+        str, typer.Option("--from", help="For streams: first, next, an offset, or timestamp=<unix time>.")
     ] = "",
-    form: Annotated[str, typer.Option("--format", help="text, json or hex.")] = "text",
-    keep: Annotated[bool, typer.Option("--keep", help="Put them back instead of acknowledging them.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more when there are none left.")] = False,
+    form: Form = "text",
+    keep: Annotated[bool, typer.Option("--keep", help="Put the messages back instead of acknowledging them.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages when none are left.")] = False,
 ) -> None:
-    """Print messages as they come, acknowledged as they are sent to you."""
-    if form not in FORMATS:
-        fail(f"--format takes {', '.join(FORMATS)}; {form!r} is none of them", EXIT_USAGE)
+    """Print messages as they arrive. The broker acknowledges them when it sends them."""
+    check_format(form)
     if keep and (follow or not count):
         fail("--keep puts messages back, and would get them again for ever: give --count, and no --follow", EXIT_USAGE)
     left = count
@@ -52,7 +51,7 @@ def consume(
             "wait_ms": _WAIT_MS if follow else 0,
             "position": position or None,
         }
-        position = ""  # from there on it is the group's own
+        position = ""  # the group goes on from there by itself
         items = client.post(*client.queue(queue, "consume"), body=body)["items"]
         for message in items:
             print_message(message, "json" if as_json else form)

@@ -1,4 +1,4 @@
-"""`headrace demo`: everything at once, for a first look. What happens is in demo/."""
+"""`headrace demo`: everything at once, for a first look. The demo itself is in demo/."""
 
 import asyncio
 from typing import Annotated, Final
@@ -6,16 +6,17 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from headrace.cli.words import EXIT_PROBLEMS, examples, fail, line
-from headrace.demo.stage import Stage
+from headrace.cli.output import examples, fail, line
+from headrace.demo.demo import Demo
 from headrace.errors import HeadraceError
+from headrace.process import EXIT_PROBLEMS
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command(epilog=examples("headrace demo", "headrace demo --seconds 60", "headrace demo --no-spark"))
 def demo(
-    seconds: Annotated[float, typer.Option(min=0, help="End by itself after so long; 0 for never.")] = 0,
+    seconds: Annotated[float, typer.Option(min=0, help="Seconds until it ends by itself; 0 for never.")] = 0,
     spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Run a Spark pipeline over the stream.")] = True,
 ) -> None:
     """Start a broker in a temporary directory with sensors, orders, failing workers and a Spark pipeline.
@@ -23,8 +24,8 @@ def demo(
     Ctrl-C ends it and leaves nothing behind.
     """
     console = Console()
-    stage = Stage(lambda text: line(console, text), seconds, spark)
+    run = Demo(lambda text: line(console, text), seconds, spark)
     try:
-        asyncio.run(stage.run())
+        asyncio.run(run.run())
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)

@@ -5,30 +5,34 @@ from typing import Annotated, Final
 import typer
 
 from headrace.cli.client import Answer, Client, connected, queue_argument
-from headrace.cli.output import announce, confirm, print_facts, print_rows
-from headrace.cli.payloads import FORMATS, print_message
-from headrace.cli.words import EXIT_USAGE, count, examples, fail
-
-app: Final = typer.Typer(
-    help="Look at dead letters and send them back.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
+from headrace.cli.output import (
+    Column,
+    Form,
+    Yes,
+    announce,
+    check_format,
+    command_group,
+    confirm,
+    count,
+    examples,
+    print_facts,
+    print_message,
+    print_rows,
 )
+
+app: Final = command_group("Look at dead letters and send them back.")
 QueueName = Annotated[str, queue_argument("The queue whose dead letters these are, or the queue that holds them.")]
-Exact = Annotated[bool, typer.Option("--exact", help="QUEUE holds them itself, whatever died in it.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")]
-Offset = Annotated[int, typer.Option(min=0, help="The first that is looked at.")]
+Exact = Annotated[bool, typer.Option("--exact", help="QUEUE is the queue that holds the dead letters.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, help="The most messages.")]
+Offset = Annotated[int, typer.Option(min=0, help="The offset to begin at.")]
 _MOST: Final = 10_000
 
 
 @app.command("list", epilog=examples("headrace dlq list", "headrace dlq list --json"))
 @connected
-def list_graves(client: Client, as_json: bool) -> None:
+def list_dead_letters(client: Client, as_json: bool) -> None:
     """List the queues of dead letters."""
-    columns = [
-        ("queue", lambda grave: grave["queue"]),
-        ("of", lambda grave: grave["origin"]),
-        ("messages", lambda grave: grave["messages"]),
-    ]
+    columns: list[Column] = ["queue", ("of", "origin"), "messages"]
     print_rows(columns, client.pages("dead-letters", client.host, limit=1000), as_json)
 
 
@@ -38,14 +42,13 @@ def show(
     client: Client,
     as_json: bool,
     queue: QueueName,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The most messages.")] = 20,
     offset: Offset = 0,
-    form: Annotated[str, typer.Option("--format", help="text, json or hex.")] = "text",
+    form: Form = "text",
     exact: Exact = False,
 ) -> None:
     """Show dead letters without taking them."""
-    if form not in FORMATS:
-        fail(f"--format takes {', '.join(FORMATS)}; {form!r} is none of them", EXIT_USAGE)
+    check_format(form)
     following: int | None = offset
     while following is not None and limit > 0:
         path = client.queue(queue, "dead-letters")
@@ -67,8 +70,8 @@ def redrive(
     exact: Exact = False,
 ) -> None:
     """Send dead letters back to the queues they died in, in one commit."""
-    grave = _grave(client, queue, exact)
-    announce(f"sending {_meant(grave, limit)} back to where they died")
+    letters = _letters(client, queue, exact)
+    announce(f"sending {_meant(letters, limit)} back to where they died")
     body = {"limit": limit, "offset": offset}
     done = client.post(*client.queue(queue, "dead-letters", "redrive"), body=body, exact=exact)
     print_facts({"sent back": _gone(done)}, as_json, done)
@@ -80,14 +83,14 @@ def move(
     client: Client,
     as_json: bool,
     queue: QueueName,
-    to: Annotated[str, queue_argument("The queue they go to.")],
+    to: Annotated[str, queue_argument("The queue that gets them.")],
     limit: Limit = _MOST,
     offset: Offset = 0,
     exact: Exact = False,
 ) -> None:
-    """Move dead letters to another queue, as they are."""
-    grave = _grave(client, queue, exact)
-    announce(f"moving {_meant(grave, limit)} to {to!r}")
+    """Move dead letters to another queue without changing them."""
+    letters = _letters(client, queue, exact)
+    announce(f"moving {_meant(letters, limit)} to {to!r}")
     body = {"to": to, "limit": limit, "offset": offset}
     done = client.post(*client.queue(queue, "dead-letters", "move"), body=body, exact=exact)
     print_facts({"moved": _gone(done)}, as_json, done)
@@ -97,7 +100,7 @@ def move(
 @connected
 def purge(client: Client, as_json: bool, queue: QueueName, exact: Exact = False, yes: Yes = False) -> None:
     """Drop the dead letters of a queue."""
-    confirm(f"drop {_meant(_grave(client, queue, exact))}?", yes)
+    confirm(f"drop {_meant(_letters(client, queue, exact))}?", yes)
     dropped = 0
     following: int | None = 0
     done: Answer = {}
@@ -110,20 +113,20 @@ def purge(client: Client, as_json: bool, queue: QueueName, exact: Exact = False,
     print_facts({"purged": _gone(done)}, as_json, done)
 
 
-def _grave(client: Client, queue: str, exact: bool) -> Answer:
+def _letters(client: Client, queue: str, exact: bool) -> Answer:
     return client.get("dead-letters", client.host, queue, exact=exact)
 
 
-def _meant(grave: Answer, limit: int = _MOST) -> str:
-    """What is about to go: how many messages of which queue."""
-    if not grave["queue"]:
+def _meant(letters: Answer, limit: int = _MOST) -> str:
+    """Describe the messages that a command is about to take: how many of which queue."""
+    if not letters["queue"]:
         return "0 dead letters"
-    waiting = count(grave["messages"], "message")
-    most = f"up to {limit:,} of " if limit < grave["messages"] else ""
-    if not grave["has_others"]:
-        return f"{most}the {waiting} of {grave['queue']!r}"
-    origin = f" that died in {grave['origin']!r}" if grave["origin"] else ""
-    return f"{most}the dead letters{origin} among the {waiting} of {grave['queue']!r}"
+    waiting = count(letters["messages"], "message")
+    most = f"up to {limit:,} of " if limit < letters["messages"] else ""
+    if not letters["has_others"]:
+        return f"{most}the {waiting} of {letters['queue']!r}"
+    origin = f" that died in {letters['origin']!r}" if letters["origin"] else ""
+    return f"{most}the dead letters{origin} among the {waiting} of {letters['queue']!r}"
 
 
 def _gone(done: Answer) -> str:

@@ -1,6 +1,5 @@
-"""`headrace doctor`: what is wrong with a data directory or a store, in words. What finds it is storage's doctors."""
+"""`headrace doctor`: the problems of a data directory or a store. Storage's doctors find and repair them."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
@@ -20,9 +19,18 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.output import table_console
-from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail, group_of_store, group_option, line
+from headrace.cli.output import (
+    count,
+    examples,
+    fail,
+    group_of_store,
+    group_option,
+    line,
+    print_json,
+    table_console,
+)
 from headrace.errors import HeadraceError
+from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 from headrace.storage.group_row import GroupRow
 from headrace.storage.local import doctor as storage_doctor
 from headrace.storage.local.doctor import Problem, QueueRow, Report
@@ -52,9 +60,7 @@ def doctor(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --repair: do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    store: Annotated[
-        str, typer.Option(metavar="URL", help="Verify this store, of a broker that runs or not, instead.")
-    ] = "",
+    store: Annotated[str, typer.Option(metavar="URL", help="Verify this store instead; its broker may run.")] = "",
     group: Annotated[str, group_option()] = "",
 ) -> None:
     """Verify every file of a data directory, or every message and group of a store.
@@ -89,12 +95,12 @@ def doctor(
     except OSError as error:
         fail(f"{error.filename or directory} cannot be used: {error.strerror or error}", EXIT_USAGE)
     if as_json:
-        typer.echo(json.dumps({**report.as_dict(), "repaired": done}, ensure_ascii=False, indent=1))
+        print_json({**report.as_dict(), "repaired": done})
     raise typer.Exit(0 if report.is_clean else EXIT_PROBLEMS)
 
 
 def _examine(directory: Path, quiet: bool) -> Report:
-    """Examine with a bar on the terminal, if there is one."""
+    """Examine a data directory, with a progress bar on a terminal."""
     bar = _bar(quiet, DownloadColumn())
     with bar:
         task = bar.add_task("examining", total=None)
@@ -116,7 +122,7 @@ def _bar(quiet: bool, amount: ProgressColumn) -> Progress:
 
 
 def _confirm(report: Report, console: Console, yes: bool, quiet: bool) -> bool:
-    """Say what a repair would do; whether to do it."""
+    """Print the steps of a repair. Return whether to take them."""
     plan = storage_doctor.plan(report)
     if quiet:
         return bool(plan)
@@ -148,7 +154,7 @@ def _of_store(store: str, group: str, as_json: bool) -> NoReturn:
     except HeadraceError as error:
         fail(str(error), EXIT_USAGE)
     if as_json:
-        typer.echo(json.dumps(report.as_dict(), ensure_ascii=False, indent=1))
+        print_json(report.as_dict())
     else:
         _print_store(report, table_console())
     raise typer.Exit(EXIT_PROBLEMS if report.problems else 0)
@@ -166,32 +172,36 @@ def _print_store(report: "StoreReport", console: Console) -> None:
         )
         for log in report.logs
     ]
+    _print_queues(queues, console)
+    for number, problem in enumerate(report.problems, start=1):
+        line(console, f"{number}. {problem}")
+    messages = sum(queue.messages for queue in queues)
+    where = f"{count(len(queues), 'log')} with {count(messages, 'message')}"
+    is_clean = not report.problems
+    found = "no" if is_clean else len(report.problems)
+    line(console, f"{found} problems in {where}", style="green" if is_clean else "red")
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+def _print_report(report: Report, console: Console) -> None:
+    """Print the queues, the journal, and every problem with file, position and remedy."""
+    _print_queues(report.queues, console)
+    line(console, _journal(report))
+    problems = report.all_problems()
+    for number, problem in enumerate(problems, start=1):
+        line(console, f"{number}. {problem.file} at byte {problem.position}", style="bold")
+        line(console, f"   {problem.what}")
+        line(console, f"   to do: {problem.remedy}")
+    line(console, _verdict(report, problems), style="green" if report.is_clean else "red")
+
+
+def _print_queues(queues: list[QueueRow], console: Console) -> None:
     if queues:
         console.print(_queue_table(queues))
     if any(queue.groups for queue in queues):
         console.print(_group_table(queues))
-    for number, problem in enumerate(report.problems, start=1):
-        line(console, f"{number}. {problem}")
-    messages = sum(queue.messages for queue in queues)
-    said = f"{count(len(queues), 'log')} with {count(messages, 'message')}"
-    clean = not report.problems
-    line(console, f"{'no' if clean else len(report.problems)} problems in {said}", style="green" if clean else "red")
-
-
-# -- how a report looks ------------------------------------------------------------------------------------------------
-
-
-def _print_report(report: Report, console: Console) -> None:
-    """The queues, the journal, and every problem with file, position and what to do."""
-    if report.queues:
-        console.print(_queue_table(report.queues))
-    if any(queue.groups for queue in report.queues):
-        console.print(_group_table(report.queues))
-    line(console, _journal(report))
-    problems = report.all_problems()
-    for number, problem in enumerate(problems, start=1):
-        _print_problem(number, problem, console)
-    line(console, _verdict(report, problems), style="green" if report.is_clean else "red")
 
 
 def _queue_table(queues: list[QueueRow]) -> Table:
@@ -237,12 +247,6 @@ def _journal(report: Report) -> str:
         f"journal: {count(journal.files, 'file')}, {decimal(journal.size_bytes)}; the next start replays "
         f"{count(journal.replayed_commits, 'commit')} with {count(journal.replayed_messages, 'message')}"
     )
-
-
-def _print_problem(number: int, problem: Problem, console: Console) -> None:
-    line(console, f"{number}. {problem.file} at byte {problem.position}", style="bold")
-    line(console, f"   {problem.what}")
-    line(console, f"   to do: {problem.remedy}")
 
 
 def _verdict(report: Report, problems: list[Problem]) -> str:

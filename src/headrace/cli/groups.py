@@ -4,14 +4,20 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.client import Client, connected, queue_argument
-from headrace.cli.output import confirm, print_facts, print_json, print_rows
-from headrace.cli.words import count, examples
-
-app: Final = typer.Typer(
-    help="Look at consumer groups and move them.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
+from headrace.cli.client import Client, QueueName, connected
+from headrace.cli.output import (
+    Column,
+    Yes,
+    command_group,
+    confirm,
+    count,
+    examples,
+    print_facts,
+    print_json,
+    print_rows,
 )
-QueueName = Annotated[str, queue_argument("The queue's name.")]
+
+app: Final = command_group("Look at consumer groups and move them.")
 GroupName = Annotated[str, typer.Argument(help="The group's name.")]
 _SHOWN: Final = 20
 
@@ -19,28 +25,16 @@ _SHOWN: Final = 20
 @app.command("list", epilog=examples("headrace groups list orders", "headrace groups list events --json"))
 @connected
 def list_groups(client: Client, as_json: bool, queue: QueueName) -> None:
-    """List the groups of a queue and how far they are."""
-    print_rows(
-        [
-            ("group", lambda group: group["name"]),
-            ("mode", lambda group: group["mode"]),
-            ("paused", lambda group: group["is_paused"]),
-            ("cursor", lambda group: group["cursor"]),
-            ("committed", lambda group: group["committed"]),
-            ("lag", lambda group: group["lag"]),
-            ("delayed", lambda group: group["delayed"]),
-            ("pending", lambda group: group["pending"]),
-            ("consumers", lambda group: group["consumers"]),
-        ],
-        client.pages(*client.queue(queue, "groups"), limit=1000),
-        as_json,
-    )
+    """List the groups of a queue with their progress."""
+    columns: list[Column] = [("group", "name"), "mode", ("paused", "is_paused")]
+    columns += ["cursor", "committed", "lag", "delayed", "pending", "consumers"]
+    print_rows(columns, client.pages(*client.queue(queue, "groups"), limit=1000), as_json)
 
 
 @app.command(epilog=examples("headrace groups show orders default"))
 @connected
 def show(client: Client, as_json: bool, queue: QueueName, group: GroupName) -> None:
-    """Show a group with what it has delivered and not settled."""
+    """Show a group and its unsettled messages."""
     found = client.get(*client.queue(queue, "groups", group))
     pending = client.get(*client.queue(queue, "groups", group, "pending"), limit=_SHOWN)["items"]
     if as_json:
@@ -48,8 +42,7 @@ def show(client: Client, as_json: bool, queue: QueueName, group: GroupName) -> N
         return
     print_facts(found, False)
     if pending:
-        columns = [(name, lambda entry, name=name: entry[name]) for name in ("offset", "consumer", "attempts", "due")]
-        print_rows(columns, pending, False)
+        print_rows(("offset", "consumer", "attempts", "due"), pending, False)
 
 
 @app.command(
@@ -67,7 +60,7 @@ def seek(
     group: GroupName,
     position: Annotated[str, typer.Argument(help="first, next, an offset, or timestamp=<unix time>.")],
 ) -> None:
-    """Have a stream group go on reading elsewhere."""
+    """Move the cursor of a stream group."""
     found = client.post(*client.queue(queue, "groups", group, "seek"), body={"position": position})
     print_facts({"group": found["name"], "cursor": found["cursor"], "lag": found["lag"]}, as_json, found)
 
@@ -76,28 +69,25 @@ def seek(
 @connected
 def pause(client: Client, as_json: bool, queue: QueueName, group: GroupName) -> None:
     """Deliver nothing to a group until it is resumed, over restarts too."""
-    found = client.post(*client.queue(queue, "groups", group, "pause"))
-    print_facts({"group": found["name"], "paused": found["is_paused"]}, as_json, found)
+    _change(client, as_json, queue, group, "pause")
 
 
 @app.command(epilog=examples("headrace groups resume orders default"))
 @connected
 def resume(client: Client, as_json: bool, queue: QueueName, group: GroupName) -> None:
     """Deliver to a paused group again."""
-    found = client.post(*client.queue(queue, "groups", group, "resume"))
+    _change(client, as_json, queue, group, "resume")
+
+
+def _change(client: Client, as_json: bool, queue: str, group: str, verb: str) -> None:
+    found = client.post(*client.queue(queue, "groups", group, verb))
     print_facts({"group": found["name"], "paused": found["is_paused"]}, as_json, found)
 
 
 @app.command(epilog=examples("headrace groups delete events readers --yes"))
 @connected
-def delete(
-    client: Client,
-    as_json: bool,
-    queue: QueueName,
-    group: GroupName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
-    """Forget a group that nobody reads in, with its progress."""
+def delete(client: Client, as_json: bool, queue: QueueName, group: GroupName, yes: Yes = False) -> None:
+    """Delete a group without consumers, and its progress."""
     lag = client.get(*client.queue(queue, "groups", group))["lag"]
     confirm(f"forget the group {group!r} of {queue!r}, which has not finished {count(lag, 'message')}?", yes)
     done = client.delete(*client.queue(queue, "groups", group))

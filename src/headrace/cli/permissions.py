@@ -1,30 +1,25 @@
-"""`headrace permissions`: what users of a running broker may do in a virtual host. The rules are core's."""
+"""`headrace permissions`: the rights of users in virtual hosts. Core has the rules."""
 
 from typing import Annotated, Final
 
 import typer
 
 from headrace.cli.client import Client, connected, connected_to_all
-from headrace.cli.output import print_facts, print_rows
-from headrace.cli.words import examples
+from headrace.cli.output import command_group, examples, print_facts, print_rows
 
-app: Final = typer.Typer(
-    help="What users may do in a virtual host.",
-    rich_markup_mode="rich",
-    add_completion=False,
-    no_args_is_help=True,
-    epilog=examples(
-        "headrace permissions list",
-        "headrace permissions set ann                     everything in the virtual host /",
-        "headrace permissions set ann --read '^orders' --write '' --configure ''",
-        "headrace permissions set-topic ann --write '^plant[.]' --read '^plant[.]'",
-        "headrace permissions clear ann --vhost eu",
-    ),
+app: Final = command_group(
+    "The rights of users in a virtual host.",
+    "headrace permissions list",
+    "headrace permissions set ann                     everything in the virtual host /",
+    "headrace permissions set ann --read '^orders' --write '' --configure ''",
+    "headrace permissions set-topic ann --write '^plant[.]' --read '^plant[.]'",
+    "headrace permissions clear ann --vhost eu",
 )
 
 Name = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
 Exchange = Annotated[
-    str, typer.Option(help="Whose keys: amq.topic for plain MQTT topics, $queue for what follows $queue/.")
+    str,
+    typer.Option(help="The exchange: amq.topic for plain MQTT topics, $queue for addresses below $queue/."),
 ]
 _PATTERN: Final = "a regular expression over the names of queues and exchanges; '' for none"
 _KEYS: Final = "a regular expression over its keys; '' for none"
@@ -33,8 +28,8 @@ _KEYS: Final = "a regular expression over its keys; '' for none"
 @app.command("list", epilog=examples("headrace permissions list", "headrace permissions list --json"))
 @connected_to_all
 def list_permissions(client: Client, as_json: bool) -> None:
-    """Show who may do what where."""
-    columns = [(name, lambda entry, name=name: entry[name]) for name in ("vhost", "user", "configure", "write", "read")]
+    """List the rights of all users in all virtual hosts."""
+    columns = ("vhost", "user", "configure", "write", "read")
     print_rows(columns, client.pages("permissions", limit=1000), as_json)
 
 
@@ -54,7 +49,7 @@ def set_permission(
     write: Annotated[str, typer.Option(help=f"To publish and bind to: {_PATTERN}.")] = ".*",
     read: Annotated[str, typer.Option(help=f"To consume and bind from: {_PATTERN}.")] = ".*",
 ) -> None:
-    """Let a user into a virtual host, to do this much there."""
+    """Give a user access to a virtual host, with these rights."""
     body = {"configure": configure, "write": write, "read": read}
     print_facts(client.put("permissions", client.host, name, body=body), as_json)
 
@@ -62,19 +57,19 @@ def set_permission(
 @app.command(epilog=examples("headrace permissions clear ann", "headrace permissions clear ann --vhost eu"))
 @connected
 def clear(client: Client, as_json: bool, name: Name) -> None:
-    """Let a user into a virtual host no more."""
+    """Take a user's access to a virtual host away."""
     client.delete("permissions", client.host, name)
     print_facts({"user": name, "may no more use": client.host}, as_json)
 
 
-# -- topics
+# -- topics ------------------------------------------------------------------------------------------------------------
 
 
 @app.command("list-topic", epilog=examples("headrace permissions list-topic", "headrace permissions list-topic --json"))
 @connected_to_all
 def list_topic_permissions(client: Client, as_json: bool) -> None:
-    """Show who is bound to which topics."""
-    columns = [(name, lambda entry, name=name: entry[name]) for name in ("vhost", "user", "exchange", "write", "read")]
+    """List the users that are limited to some topics."""
+    columns = ("vhost", "user", "exchange", "write", "read")
     print_rows(columns, client.pages("topic-permissions", limit=1000), as_json)
 
 
@@ -95,7 +90,7 @@ def set_topic_permission(
     write: Annotated[str, typer.Option(help=f"To publish: {_KEYS}.")] = ".*",
     read: Annotated[str, typer.Option(help=f"To subscribe and bind: {_KEYS}.")] = ".*",
 ) -> None:
-    """Bound a user to some topics of an exchange; {username}, {vhost} and {client_id} are filled in."""
+    """Limit a user to some topics of an exchange; {username}, {vhost} and {client_id} are filled in."""
     body = {"write": write, "read": read}
     print_facts(client.put("topic-permissions", client.host, name, exchange, body=body), as_json)
 
@@ -108,6 +103,6 @@ def set_topic_permission(
 )
 @connected
 def clear_topic_permission(client: Client, as_json: bool, name: Name, exchange: Exchange = "amq.topic") -> None:
-    """Bound a user to topics of an exchange no more."""
+    """Remove the limits of a user in an exchange."""
     client.delete("topic-permissions", client.host, name, exchange)
     print_facts({"user": name, "is no more bound in": exchange}, as_json)

@@ -1,4 +1,4 @@
-"""`headrace publish`: messages from the command line or from standard input."""
+"""`headrace publish`: publishes messages of the command line or of standard input."""
 
 import base64
 import sys
@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace.cli.client import Client, connected, queue_names
-from headrace.cli.output import print_facts
-from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, examples, fail
+from headrace.cli.output import examples, fail, print_facts
+from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 MAX_BYTES: Final = 20 << 20
@@ -32,16 +32,16 @@ def publish(
         list[str] | None,
         typer.Argument(
             metavar="[KEY] PAYLOAD",
-            help="The queue or routing key, and what to send: - for standard input.",
+            help="The queue or routing key, and the payload; - reads it from standard input.",
             autocompletion=queue_names,
         ),
     ] = None,
     exchange: Annotated[str, typer.Option(help="The exchange; without one KEY is a queue's name.")] = "",
     topic: Annotated[str, typer.Option(help="A topic or an address instead of a key: $queue/orders/eu.")] = "",
-    header: Annotated[list[str] | None, typer.Option("--header", "-H", help="name=value, as often as needed.")] = None,
-    content_type: Annotated[str, typer.Option(help="What the payload is.")] = "",
+    header: Annotated[list[str] | None, typer.Option("--header", "-H", help="name=value; may be repeated.")] = None,
+    content_type: Annotated[str, typer.Option(help="The type of the payload, such as text/plain.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=255, help="From 0 to 255.")] = 0,
-    expires_in: Annotated[float, typer.Option(help="Seconds until nobody wants it any more.")] = 0.0,
+    expires_in: Annotated[float, typer.Option(help="Seconds until the message expires; 0 for never.")] = 0.0,
     lines: Annotated[bool, typer.Option("--lines", help="Every line of standard input is a message.")] = False,
 ) -> None:
     """Publish a message; returns when it would survive a crash. Exit code 1 when no queue took it."""

@@ -5,15 +5,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headrace.cli.client import Client, connected, queue_argument
-from headrace.cli.output import announce, confirm, print_facts, print_rows
-from headrace.cli.words import EXIT_USAGE, count, examples, fail
+from headrace.cli.client import Client, QueueName, connected
+from headrace.cli.output import Yes, announce, command_group, confirm, count, examples, fail, print_facts, print_rows
+from headrace.process import EXIT_USAGE
 
-app: Final = typer.Typer(
-    help="Look at queues, make and remove them.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
-)
-Name = Annotated[str, queue_argument("The queue's name.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+app: Final = command_group("Look at queues, make and remove them.")
 
 
 @app.command("list", epilog=examples("headrace queues list", "headrace queues list --search ord --json"))
@@ -21,21 +17,21 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def list_queues(
     client: Client,
     as_json: bool,
-    search: Annotated[str, typer.Option(help="Only those with this in their name.")] = "",
+    search: Annotated[str, typer.Option(help="List only queues with this text in their name.")] = "",
 ) -> None:
-    """List queues with what is in them."""
+    """List queues with their counts and rates."""
     print_rows(
         [
-            ("queue", lambda queue: queue["name"]),
-            ("type", lambda queue: queue["type"]),
+            ("queue", "name"),
+            "type",
             ("waiting", lambda queue: "" if queue["type"] == "stream" else queue["counters"]["ready"]),
             ("delayed", lambda queue: queue["counters"]["delayed"]),
             ("held", lambda queue: queue["counters"]["unsettled"]),
             ("in/s", lambda queue: queue["rates"]["published"]),
             ("out/s", lambda queue: queue["rates"]["delivered"]),
-            ("groups", lambda queue: queue["groups"]),
-            ("consumers", lambda queue: queue["consumers"]),
-            ("bytes", lambda queue: queue["bytes"]),
+            "groups",
+            "consumers",
+            "bytes",
         ],
         client.pages("queues", vhost=client.host, search=search, limit=1000),
         as_json,
@@ -44,7 +40,7 @@ def list_queues(
 
 @app.command(epilog=examples("headrace queues show orders", "headrace queues show orders --json"))
 @connected
-def show(client: Client, as_json: bool, name: Name) -> None:
+def show(client: Client, as_json: bool, name: QueueName) -> None:
     """Show everything about a queue."""
     queue = client.get(*client.queue(name))
     facts: dict[str, object] = {
@@ -79,21 +75,21 @@ def show(client: Client, as_json: bool, name: Name) -> None:
 def history(
     client: Client,
     as_json: bool,
-    name: Name,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 100,
-    offset: Annotated[int, typer.Option(min=0, help="The first place that is looked at.")] = 0,
+    name: QueueName,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The most entries.")] = 100,
+    offset: Annotated[int, typer.Option(min=0, help="The place in the history to begin at.")] = 0,
 ) -> None:
-    """Show how messages ended and who had them, oldest first: of queues with the setting `history`."""
+    """Show the outcome and the consumers of past messages, oldest first. The queue needs the setting `history`."""
     found = client.get(*client.queue(name, "history"), limit=limit, offset=offset)
     print_rows(
         [
-            ("at", lambda entry: entry["at"]),
-            ("offset", lambda entry: entry["offset"]),
-            ("group", lambda entry: entry["group"]),
-            ("outcome", lambda entry: entry["outcome"]),
-            ("deliveries", lambda entry: entry["deliveries"]),
+            "at",
+            "offset",
+            "group",
+            "outcome",
+            "deliveries",
             ("claimed by", lambda entry: ", ".join(attempt["consumer"] for attempt in entry["attempts"])),
-            ("ended", lambda entry: entry["ended_at"]),
+            ("ended", "ended_at"),
         ],
         found["items"],
         as_json,
@@ -101,7 +97,7 @@ def history(
 
 
 def _source(source: dict[str, Any]) -> dict[str, object]:
-    """How far a queue is in the stream that it is filled from."""
+    """Describe the progress of a queue in the stream that fills it."""
     facts: dict[str, object] = {
         "source": f"{source['queue']} ({source['state']})",
         "source offset": source["offset"],
@@ -128,57 +124,50 @@ def _source(source: dict[str, Any]) -> dict[str, object]:
 def declare(
     client: Client,
     as_json: bool,
-    name: Name,
+    name: QueueName,
     kind: Annotated[str, typer.Option("--type", help="classic, quorum, stream or ephemeral.")] = "classic",
-    max_depth: Annotated[int, typer.Option(help="How many messages it takes; 0 for the default.")] = 0,
-    max_age: Annotated[str, typer.Option(help="How long a stream keeps messages: 7d, 12h.")] = "",
+    max_depth: Annotated[int, typer.Option(help="The most messages in the queue; 0 for the default.")] = 0,
+    max_age: Annotated[str, typer.Option(help="The age at which a stream drops messages: 7d, 12h.")] = "",
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            help="What is published to addresses of this pattern enters, as $queue/papers/#; of plain topics only with "
+            help="Messages to addresses of this pattern enter, as $queue/papers/#; of plain topics only with "
             "--capture. May be repeated."
         ),
     ] = None,
     capture: Annotated[
-        bool, typer.Option("--capture", help="Have --topic match plain topics, too, as MQTT clients publish to.")
+        bool, typer.Option("--capture", help="Let --topic match the plain topics of MQTT clients too.")
     ] = False,
     filter: Annotated[  # noqa: A002
         str, typer.Option(help="Only messages that satisfy this expression enter: \"amount > 100 AND country = 'de'\".")
     ] = "",
     source: Annotated[
-        str, typer.Option(help="A stream from which it gets what satisfies the filter: what is there, and what comes.")
+        str,
+        typer.Option(help="A stream that fills this queue: its messages, old and new, that satisfy the filter."),
     ] = "",
     source_from: Annotated[
-        str, typer.Option("--from", help="Where it begins there: earliest, latest, an offset, timestamp=TIME.")
+        str, typer.Option("--from", help="The start in that stream: earliest, latest, an offset, timestamp=TIME.")
     ] = "",
-    description: Annotated[str, typer.Option(help="What it is for, in words.")] = "",
-    history: Annotated[str, typer.Option(help="How long it is kept who had a message and how it ended: 24h.")] = "",
+    description: Annotated[str, typer.Option(help="The purpose of the queue, in words.")] = "",
+    history: Annotated[str, typer.Option(help="The time to keep each message's consumers and outcome: 24h.")] = "",
     argument: Annotated[
         list[str] | None, typer.Option("--argument", "-a", help="One of RabbitMQ's arguments, x-name=value.")
     ] = None,
 ) -> None:
-    """Declare a queue: durable, with retries and dead letters. With --argument it is as RabbitMQ's are."""
-    body: dict[str, Any] = {"type": kind}
-    if argument:
-        body["arguments"] = dict(_argument(text) for text in argument)
-    if max_depth:
-        body["limits"] = {"max_depth": max_depth}
-    if max_age:
-        body["retention"] = {"max_age": max_age}
-    if topic:
-        body["topics"] = topic
-    if capture:
-        body["capture"] = True
-    if filter:
-        body["filter"] = filter
-    if source:
-        body["source"] = source
-    if source_from:
-        body["source_from"] = source_from
-    if description:
-        body["description"] = description
-    if history:
-        body["history"] = history
+    """Declare a queue: durable, with retries and dead letters. --argument makes it a queue like RabbitMQ's."""
+    given: dict[str, Any] = {
+        "arguments": dict(_argument(text) for text in argument or []),
+        "limits": {"max_depth": max_depth} if max_depth else None,
+        "retention": {"max_age": max_age} if max_age else None,
+        "topics": topic,
+        "capture": capture,
+        "filter": filter,
+        "source": source,
+        "source_from": source_from,
+        "description": description,
+        "history": history,
+    }
+    body = {"type": kind, **{key: value for key, value in given.items() if value}}
     if argument and len(body) > 2:
         fail("--argument says it RabbitMQ's way: give x-max-length, x-max-age, x-filter, x-source with it", EXIT_USAGE)
     if capture and not topic:
@@ -204,9 +193,9 @@ def _argument(text: str) -> tuple[str, object]:
 def delete(
     client: Client,
     as_json: bool,
-    name: Name,
-    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only when nothing waits in it.")] = False,
-    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only when nobody consumes it.")] = False,
+    name: QueueName,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Delete only an empty queue.")] = False,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Delete only a queue without consumers.")] = False,
     yes: Yes = False,
 ) -> None:
     """Delete a queue with all its messages."""
@@ -218,8 +207,8 @@ def delete(
 
 @app.command(epilog=examples("headrace queues purge orders --yes"))
 @connected
-def purge(client: Client, as_json: bool, name: Name, yes: Yes = False) -> None:
-    """Drop all messages that wait in a queue, delayed ones too; what consumers hold stays with them."""
+def purge(client: Client, as_json: bool, name: QueueName, yes: Yes = False) -> None:
+    """Drop all waiting messages of a queue, delayed ones too. Consumers keep the messages that they hold."""
     waiting = client.get(*client.queue(name))["waiting"]
     confirm(f"drop {count(waiting, 'message')} that wait in the queue {name!r}?", yes)
     done = client.post(*client.queue(name, "purge"))

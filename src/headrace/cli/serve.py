@@ -1,11 +1,11 @@
-"""`headrace serve`: starts the broker. What it starts is in app.py, what can be set in config/."""
+"""`headrace serve`: starts the broker. The broker is in app.py, its settings are in config/."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from headrace.cli.words import examples
+from headrace.cli.output import examples
 from headrace.config.configuration import Flags
 from headrace.launch import Launch, become
 
@@ -30,7 +30,7 @@ _KEYS: Final = {
     "log_level": ("log", "level"),
     "log_format": ("log", "format"),
 }
-"""The flags and the keys that they set."""
+"""Flags and the keys of the settings that they set."""
 
 
 def _port(text: str) -> Any:
@@ -56,21 +56,19 @@ def _option(text: str) -> Any:
 def serve(
     context: typer.Context,
     config: Annotated[
-        Path | None, _option("What to read settings and queues from (default: headrace.yaml, where there is one).")
+        Path | None, _option("The file with settings and queues (default: headrace.yaml, where there is one).")
     ] = None,
-    data: Annotated[str | None, _option("Where everything is kept (default: data).")] = None,
+    data: Annotated[str | None, _option("The data directory (default: data).")] = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Keep everything in memory; it is gone at the end.", show_default=False)
+        bool, typer.Option("--memory", help="Keep everything in memory and lose it at the end.", show_default=False)
     ] = False,
     store: Annotated[
         str | None,
         _option("Keep everything in an object store: s3://bucket/prefix, gs://, az://, file:///dir or memory://."),
     ] = None,
     host: Annotated[str | None, _option("The address to listen on (default: 127.0.0.1).")] = None,
-    amqp: Annotated[
-        str | None, _port("Where AMQP clients are served; 0 for a free port, off for nowhere (default: 5672).")
-    ] = None,
-    mqtt: Annotated[str | None, _port("Where MQTT clients are served, likewise (default: 1883).")] = None,
+    amqp: Annotated[str | None, _port("The port for AMQP; 0 for a free port, off for none (default: 5672).")] = None,
+    mqtt: Annotated[str | None, _port("MQTT, likewise (default: 1883).")] = None,
     ws: Annotated[str | None, _port("MQTT over WebSocket, likewise (default: 8083).")] = None,
     http: Annotated[str | None, _port("The admin API, metrics and the dashboard, likewise (default: 15672).")] = None,
     coap: Annotated[str | None, _port("CoAP (UDP), likewise (default: off).")] = None,
@@ -79,7 +77,7 @@ def serve(
     ] = None,
     tls_key: Annotated[str | None, _option("The certificate's private key in PEM.")] = None,
     tls_ca: Annotated[
-        str | None, _option("Let only clients in whose certificates these authorities (PEM) have signed.")
+        str | None, _option("Accept only clients with a certificate that these authorities (PEM) signed.")
     ] = None,
     amqps: Annotated[str | None, _port("AMQP with TLS (default: 5671 with a certificate).")] = None,
     mqtts: Annotated[str | None, _port("MQTT with TLS (default: 8883 with a certificate).")] = None,
@@ -90,7 +88,7 @@ def serve(
         Path | None, _option("Write pid, data directory or store, and ports here, as JSON, once it serves.")
     ] = None,
 ) -> None:
-    """Start the broker; Ctrl-C or SIGTERM stops it, SIGHUP has it read its configuration again.
+    """Start the broker. Ctrl-C or SIGTERM stops it; after SIGHUP it reads its configuration again.
 
     Flags win over environment variables (HEADRACE_LISTENERS_AMQP, HEADRACE_STORAGE_DATA, ...), and these over the file.
     """
@@ -98,7 +96,7 @@ def serve(
 
 
 def _flags(given: dict[str, Any]) -> Flags:
-    """What the command line says, as text."""
+    """Return the given flags as text, by the key of their setting."""
     return {
         key: (f"--{name.replace('_', '-')}", str(given[name]).lower() if name == "memory" else given[name])
         for name, key in _KEYS.items()

@@ -1,4 +1,4 @@
-"""`headrace users`: who may log in to a running broker. What a user is, is core's."""
+"""`headrace users`: the users of a running broker. Core has the rules."""
 
 import sys
 from typing import Annotated, Final
@@ -6,21 +6,16 @@ from typing import Annotated, Final
 import typer
 
 from headrace.cli.client import Answer, Client, connected_to_all
-from headrace.cli.output import print_facts, print_rows
-from headrace.cli.words import EXIT_USAGE, examples, fail
+from headrace.cli.output import Column, command_group, examples, fail, print_facts, print_rows
+from headrace.process import EXIT_USAGE
 
-app: Final = typer.Typer(
-    help="Who may log in.",
-    rich_markup_mode="rich",
-    add_completion=False,
-    no_args_is_help=True,
-    epilog=examples(
-        "headrace users list",
-        "headrace users add ann --tag monitoring",
-        "headrace users add worker --limit max-connections=20 < password.txt",
-        "headrace users password ann",
-        "headrace users remove worker",
-    ),
+app: Final = command_group(
+    "The users of a broker.",
+    "headrace users list",
+    "headrace users add ann --tag monitoring",
+    "headrace users add worker --limit max-connections=20 < password.txt",
+    "headrace users password ann",
+    "headrace users remove worker",
 )
 
 Name = Annotated[str, typer.Argument(help="The user's name.")]
@@ -29,9 +24,9 @@ Name = Annotated[str, typer.Argument(help="The user's name.")]
 @app.command("list", epilog=examples("headrace users list", "headrace users list --json"))
 @connected_to_all
 def list_users(client: Client, as_json: bool) -> None:
-    """Show all users."""
-    columns = [
-        ("name", lambda user: user["name"]),
+    """List all users."""
+    columns: list[Column] = [
+        "name",
         ("tags", lambda user: ", ".join(user["tags"])),
         ("limits", lambda user: ", ".join(f"{name}={number}" for name, number in user["limits"].items())),
     ]
@@ -63,10 +58,10 @@ def add(
     ] = None,
     no_password: Annotated[
         bool,
-        typer.Option("--no-password", help="No password is right: only a certificate or a token lets the user in."),
+        typer.Option("--no-password", help="Refuse every password: only a certificate or a token lets the user in."),
     ] = False,
 ) -> None:
-    """Add a user, or change the one there is. The password is asked for, or read from a pipe."""
+    """Add or change a user. The command asks for the password, or reads it from a pipe."""
     body: Answer = {"tags": tag or []}
     if limit:
         body["limits"] = dict(_limit(text) for text in limit)
@@ -79,7 +74,7 @@ def add(
 @app.command(epilog=examples("headrace users password ann", "headrace users password ann < password.txt"))
 @connected_to_all
 def password(client: Client, as_json: bool, name: Name) -> None:
-    """Change a user's password. It is asked for, or read from a pipe."""
+    """Change a user's password. The command asks for it, or reads it from a pipe."""
     tags = client.get("users", name)["tags"]
     user = client.put("users", name, body={"tags": tags, "password": _password(name)})
     print_facts({"another password": name}, as_json, user)
@@ -88,13 +83,13 @@ def password(client: Client, as_json: bool, name: Name) -> None:
 @app.command(epilog=examples("headrace users remove worker"))
 @connected_to_all
 def remove(client: Client, as_json: bool, name: Name) -> None:
-    """Remove a user; its connections are ended."""
+    """Remove a user and close its connections."""
     client.delete("users", name)
     print_facts({"removed": name}, as_json)
 
 
 def _password(name: str) -> str:
-    """Typed twice without being shown, or the first line of what is piped in."""
+    """Return a password that is typed twice unseen, or the first line of a pipe."""
     if sys.stdin.isatty():
         typed: str = typer.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True)
         return typed

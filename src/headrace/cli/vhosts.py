@@ -5,15 +5,13 @@ from typing import Annotated, Final
 import typer
 
 from headrace.cli.client import Client, connected_to_all
-from headrace.cli.output import confirm, print_facts, print_rows
-from headrace.cli.words import count, examples
+from headrace.cli.output import Yes, command_group, confirm, count, examples, print_facts, print_rows
 
-app: Final = typer.Typer(
-    help="Virtual hosts: worlds of queues and exchanges that do not see each other.",
-    rich_markup_mode="rich",
-    add_completion=False,
-    no_args_is_help=True,
-    epilog=examples("headrace vhosts list", "headrace vhosts add eu", "headrace vhosts remove eu --yes"),
+app: Final = command_group(
+    "Virtual hosts: separate sets of queues and exchanges.",
+    "headrace vhosts list",
+    "headrace vhosts add eu",
+    "headrace vhosts remove eu --yes",
 )
 
 Name = Annotated[str, typer.Argument(help="The virtual host's name.")]
@@ -22,27 +20,21 @@ Name = Annotated[str, typer.Argument(help="The virtual host's name.")]
 @app.command("list", epilog=examples("headrace vhosts list", "headrace vhosts list --json"))
 @connected_to_all
 def list_hosts(client: Client, as_json: bool) -> None:
-    """Show all virtual hosts."""
-    columns = [("name", lambda host: host["name"]), ("queues", lambda host: host["queues"])]
-    print_rows(columns, client.pages("vhosts", limit=1000), as_json)
+    """List all virtual hosts."""
+    print_rows(("name", "queues"), client.pages("vhosts", limit=1000), as_json)
 
 
 @app.command(epilog=examples("headrace vhosts add eu"))
 @connected_to_all
 def add(client: Client, as_json: bool, name: Name) -> None:
-    """Have a virtual host."""
+    """Add a virtual host."""
     host = client.put("vhosts", name)
     print_facts({"virtual host": name, "to let users in": "headrace permissions set"}, as_json, host)
 
 
 @app.command(epilog=examples("headrace vhosts remove eu --yes"))
 @connected_to_all
-def remove(
-    client: Client,
-    as_json: bool,
-    name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
+def remove(client: Client, as_json: bool, name: Name, yes: Yes = False) -> None:
     """Remove a virtual host with all its queues and messages; asks first."""
     if not yes:
         held = [queue["messages"] for queue in client.pages("queues", vhost=name, limit=1000)]

@@ -1,1 +1,1 @@
-"""Several nodes over one object store: who owns it, who watches, and what becomes of clients at the others."""
+"""Several nodes over one object store: its owner, its waiting nodes, and the forwarding of their clients."""

@@ -1,17 +1,18 @@
-"""Leases and nodes as objects in the store, numbered or written over. keeper.py takes and renews them.
+"""Leases and nodes as objects in the store, numbered or overwritten. lease_keeper.py takes and renews leases.
 
-    {URL}/cluster/{group}/lease/{number, 20 digits}    one lease: who has the store, since when, for how long
-    {URL}/cluster/{group}/epochs/{epoch, 20 digits}    one takeover: who, when, after what
-    {URL}/cluster/{group}/nodes/{name}                 one node, written again and again while it lives
-    {URL}/cluster/{group}/secret                       what nodes know each other by
+    {URL}/cluster/{group}/lease/{number, 20 digits}    one lease: owner, start, duration
+    {URL}/cluster/{group}/epochs/{epoch, 20 digits}    one takeover: owner, time, cause
+    {URL}/cluster/{group}/nodes/{name}                 one node, rewritten while it lives
+    {URL}/cluster/{group}/secret                       shared secret of the nodes
 
-An object is made only where there is none, so of two nodes that want the next number one gets it.
+A conditional write creates each object, so of two nodes that want the next number one gets it.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import asdict, dataclass, field
 from typing import Final, final
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -24,50 +25,33 @@ from headrace.errors import Corrupt, Refused, Unavailable
 from headrace.storage.objects.location import VARIABLES, folders, groups_in, open_bucket
 
 
-@final
+@dataclass(frozen=True)
 class Node:
-    """One broker process: what it is called, and where it is reached."""
+    """One broker process: its name and its addresses."""
 
-    __slots__ = ("address", "listeners", "name", "started_us", "version")
-
-    def __init__(
-        self, name: str, address: str, version: str, started_us: int, listeners: Mapping[str, str] | None = None
-    ) -> None:
-        self.name = name
-        self.address = address
-        """Where other nodes reach it, as host:port."""
-        self.version = version
-        self.started_us = started_us
-        self.listeners = dict(listeners or {})
-        """Where clients reach it, as host:port, by listener: amqp, amqps, mqtt, mqtts, ws, http, https, coap."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.started_us))
+    name: str
+    address: str
+    """Address for other nodes, as host:port."""
+    version: str
+    started_us: int
+    listeners: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Addresses for clients, as host:port, by listener: amqp, amqps, mqtt, mqtts, ws, http, https, coap."""
 
     def __repr__(self) -> str:
         return f"Node({self.name!r} at {self.address})"
 
     @property
     def internal(self) -> tuple[str, int]:
-        """The address that other nodes reach, taken apart."""
+        """Host and port for other nodes."""
         host, _, port = self.address.rpartition(":")
         return host.strip("[]"), int(port)
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "address": self.address,
-            "version": self.version,
-            "started_us": self.started_us,
-            "listeners": self.listeners,
-        }
+        return asdict(self)
 
     @staticmethod
     def from_json(values: object, where: str) -> "Node":
-        """Raises Corrupt, naming the object that it stands in."""
+        """Raises Corrupt, naming the object `where`."""
         if not isinstance(values, dict):
             raise Corrupt(where, 0, "a node is a JSON object")
         name, address, version = values.get("name"), values.get("address"), values.get("version")
@@ -83,7 +67,7 @@ class Node:
 
 
 def read_json(data: bytes, where: str) -> dict[str, object]:
-    """Raises Corrupt where it is not a JSON object."""
+    """Raises Corrupt unless the bytes are a JSON object."""
     try:
         values = json.loads(data)
     except ValueError as error:
@@ -99,15 +83,15 @@ SCHEMES: Final = (*VARIABLES, "file")
 
 @final
 class Records:
-    """The objects of one replication group. Every call waits for the store, at most as long as was said.
+    """The objects of one replication group. Every call waits for the store, up to the timeout.
 
-    All of them raise Unavailable when the store does not answer, or not as it should.
+    All calls raise Unavailable when the store fails.
     """
 
     def __init__(self, url: str, group: str, timeout_ms: int, create: bool = True) -> None:
-        """A directory that is not there is made, unless it is only to be read.
+        """With `create`, make a missing directory.
 
-        Raises Refused when the URL cannot be one of a store that nodes share.
+        Raises Refused unless nodes can share a store of this URL.
         """
         scheme = urlsplit(url).scheme
         if scheme == "memory":
@@ -131,15 +115,15 @@ class Records:
         return other
 
     def groups(self) -> list[str]:
-        """All groups of the store, in order: those that have a database, and those that nodes were started for."""
+        """All groups of the store, in order: those with a database and those with a node."""
         with self._translated("reading"):
             started = [name for name in folders(self._store, _ROOM) if is_name(name)]
             return sorted({*started, *groups_in(self._store)})
 
     def create(self, name: str, data: bytes) -> bool:
-        """Make an object unless there is one of this name; whether it was made, or is there with the very same bytes.
+        """Create an object; False if one of this name holds other bytes.
 
-        The bytes must be nobody else's: a store may do what it is told and lose its answer.
+        The bytes must be unique: a store may write them and lose its answer.
         """
         with self._translated("writing"):
             try:
@@ -149,7 +133,7 @@ class Records:
             return True
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object, over what was there."""
+        """Write or overwrite an object."""
         with self._translated("writing"):
             obstore.put(self._store, self._path(name), data)
 
@@ -161,14 +145,14 @@ class Records:
                 return None
 
     def names(self, folder: str) -> list[str]:
-        """The names of all objects in a folder, without the folder, in order."""
+        """Names of all objects in a folder, without the folder, in order."""
         prefix = self._path(folder) + "/"
         with self._translated("reading"):
             found = [meta["path"] for batch in obstore.list(self._store, prefix) for meta in batch]
         return sorted(path[path.rindex("/") + 1 :] for path in found)
 
     def delete(self, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object, if it exists."""
         with self._translated("deleting"):
             try:
                 obstore.delete(self._store, self._path(name))
@@ -176,12 +160,12 @@ class Records:
                 return
 
     def where(self, name: str) -> str:
-        """How to call an object in a message."""
+        """Name of an object for messages."""
         return f"{self._place}/{name}"
 
     def prove_creation(self) -> None:
-        """See that an object cannot be made twice. Raises Unavailable where it can: two nodes could own the store."""
-        name = f"probe-{uuid4().hex}"  # in no folder of its own: directories stay
+        """Raise Unavailable unless the store refuses to create an object twice: otherwise two nodes could own it."""
+        name = f"probe-{uuid4().hex}"  # in no folder of its own, because directories stay
         first = self.create(name, b"first")
         second = self.create(name, b"second")
         self.delete(name)
@@ -212,9 +196,9 @@ _DIGITS: Final = 20
 
 HELD: Final = "held"
 RELEASED: Final = "released"
-"""The owner went away of its own accord: somebody else may have the store at once."""
+"""The owner released the store; another node may take it at once."""
 
-# Why a store changed hands.
+# Causes of a takeover.
 NEW: Final = "new"
 RELEASE: Final = "release"
 EXPIRY: Final = "expiry"
@@ -233,38 +217,39 @@ def node_name(name: str) -> str:
 
 
 def numbers(names: list[str]) -> list[int]:
-    """The numbers among the names of objects, in order; whatever else lies there is not looked at."""
+    """Numbers among the names of objects, in order; other names are ignored."""
     return [int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdecimal()]
 
 
-@final
+@dataclass(frozen=True)
 class Lease:
-    """Who has the store."""
+    """Ownership of the store for a while."""
 
-    __slots__ = ("at_us", "duration_ms", "epoch", "node", "number", "state")
-
-    def __init__(self, number: int, epoch: int, node: Node, duration_ms: int, at_us: int, state: str = HELD) -> None:
-        self.number = number
-        self.epoch = epoch
-        """Rises with every owner."""
-        self.node = node
-        self.duration_ms = duration_ms
-        """How long it counts from when it is first seen, unless another follows."""
-        self.at_us = at_us
-        """When it was made, by its maker's wall clock: for people only."""
-        self.state = state
+    number: int
+    epoch: int
+    """Rises with every owner."""
+    node: Node
+    duration_ms: int
+    """Validity from the first sight of it, unless another lease follows."""
+    at_us: int
+    """Time of writing, by the writer's wall clock: for people only."""
+    state: str = HELD
 
     def encode(self) -> bytes:
-        values = {
-            "version": VERSION,
-            "number": self.number,
-            "epoch": self.epoch,
-            "state": self.state,
-            "duration_ms": self.duration_ms,
-            "at_us": self.at_us,
-            "node": self.node.to_json(),
-        }
-        return json.dumps(values).encode()
+        return _encode(
+            {
+                "number": self.number,
+                "epoch": self.epoch,
+                "state": self.state,
+                "duration_ms": self.duration_ms,
+                "at_us": self.at_us,
+                "node": self.node.to_json(),
+            }
+        )
+
+
+def _encode(values: dict[str, object]) -> bytes:
+    return json.dumps({"version": VERSION, **values}).encode()
 
 
 def decode_lease(data: bytes, where: str) -> Lease:
@@ -279,27 +264,24 @@ def decode_lease(data: bytes, where: str) -> Lease:
     return Lease(number, epoch, Node.from_json(values.get("node"), where), duration_ms, at_us, str(state))
 
 
-@final
+@dataclass(frozen=True)
 class Takeover:
-    """How the store came to an owner."""
+    """A change of owner."""
 
-    __slots__ = ("at_us", "cause", "epoch", "node")
-
-    def __init__(self, epoch: int, node: Node, at_us: int, cause: str) -> None:
-        self.epoch = epoch
-        self.node = node
-        self.at_us = at_us
-        self.cause = cause
+    epoch: int
+    node: Node
+    at_us: int
+    cause: str
 
     def encode(self) -> bytes:
-        values = {
-            "version": VERSION,
-            "epoch": self.epoch,
-            "at_us": self.at_us,
-            "cause": self.cause,
-            "node": self.node.to_json(),
-        }
-        return json.dumps(values).encode()
+        return _encode(
+            {
+                "epoch": self.epoch,
+                "at_us": self.at_us,
+                "cause": self.cause,
+                "node": self.node.to_json(),
+            }
+        )
 
 
 def decode_takeover(data: bytes, where: str) -> Takeover:
@@ -309,26 +291,23 @@ def decode_takeover(data: bytes, where: str) -> Takeover:
     return Takeover(epoch, Node.from_json(values.get("node"), where), at_us, str(values.get("cause")))
 
 
-@final
+@dataclass(frozen=True)
 class Presence:
-    """A node that said lately that it lives."""
+    """A node's last sign of life."""
 
-    __slots__ = ("at_us", "interval_ms", "node")
-
-    def __init__(self, node: Node, at_us: int, interval_ms: int) -> None:
-        self.node = node
-        self.at_us = at_us
-        self.interval_ms = interval_ms
-        """How often it says so."""
+    node: Node
+    at_us: int
+    interval_ms: int
+    """Interval between two signs of life."""
 
     def encode(self) -> bytes:
-        values = {
-            "version": VERSION,
-            "at_us": self.at_us,
-            "interval_ms": self.interval_ms,
-            "node": self.node.to_json(),
-        }
-        return json.dumps(values).encode()
+        return _encode(
+            {
+                "at_us": self.at_us,
+                "interval_ms": self.interval_ms,
+                "node": self.node.to_json(),
+            }
+        )
 
 
 def decode_presence(data: bytes, where: str) -> Presence:
@@ -339,7 +318,7 @@ def decode_presence(data: bytes, where: str) -> Presence:
 
 
 def _number(values: dict[str, object], key: str, where: str) -> int:
-    """Raises Corrupt also for a version that is not ours."""
+    """Raises Corrupt, also for an unknown version."""
     if values.get("version") != VERSION:
         raise Corrupt(where, 0, f"version {values.get('version')!r}; this release reads version {VERSION}")
     value = values.get(key)

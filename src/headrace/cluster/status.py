@@ -1,7 +1,7 @@
-"""How a cluster is: its owner as this node knows it, and all of it as its store tells. No broker is needed for that."""
+"""Status of a cluster: its owner in this node's memory, and all nodes as the store shows them. No broker."""
 
-from collections.abc import Callable
-from typing import Final, final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar, final
 
 from headrace.clock import Clock
 from headrace.cluster.lease import (
@@ -24,18 +24,19 @@ from headrace.cluster.lease import (
 )
 
 Changed = Callable[[], None]
+_Record = TypeVar("_Record")
 
 
 @final
 class Ownership:
-    """The owner of one replication group. Read it at any time in the event loop; it never waits for the store."""
+    """The owner of one replication group, in memory. It never waits for the store."""
 
     def __init__(self, me: Node, secret: bytes, clock: Clock) -> None:
         self.me = me
         self.secret = secret
-        """What only those know who can read the store: nodes prove to each other with it that they belong together."""
+        """Secret of the group, which proves a node's membership to another."""
         self.owner: Node | None = None
-        """Who owns it, as far as is known; None while nobody does, or while the last owner's lease has run out."""
+        """The owner; None while there is none or its lease has expired."""
         self.epoch = 0
         """Rises with every change of owner."""
         self._clock = clock
@@ -44,19 +45,19 @@ class Ownership:
 
     @property
     def mine(self) -> bool:
-        """Whether this node owns it right now: false the moment that its lease runs out, whatever else happens."""
+        """True while this node owns the store; False from the moment its lease expires."""
         return self.owner is self.me and self._clock.monotonic_us() < self._until_us
 
     def watch(self, changed: Changed) -> None:
-        """Have this called after every change of `owner` or `epoch`."""
+        """Call a function after every change of `owner` or `epoch`."""
         self._watchers.append(changed)
 
     def renewed(self, until_us: int) -> None:
-        """It stays this node's until then, on the monotonic clock."""
+        """Extend this node's ownership, on the monotonic clock."""
         self._until_us = until_us
 
     def became(self, owner: Node | None, epoch: int, until_us: int = 0) -> None:
-        """Somebody else owns it now, or nobody; with `me` as the owner, until then, or as it was renewed."""
+        """Set the owner, None for no owner. `until_us` is the end of the lease if the owner is `me`."""
         if until_us:
             self._until_us = until_us
         if owner == self.owner and epoch == self.epoch:
@@ -71,21 +72,21 @@ FOLLOWER: Final = "follower"
 GONE: Final = "gone"
 NONE: Final = "none"
 SILENT: Final = "silent"
-"""The owner has not renewed its lease for longer than the lease is."""
+"""The owner has not renewed its lease in time."""
 _BEATS: Final = 3
-"""How often a node may fail to say that it lives before it is called gone."""
+"""Missed signs of life before a node counts as gone."""
 _SHOWN_TAKEOVERS: Final = 10
 
 
 @final
 class Status:
-    """A look at the store. Ages are by wall clocks, which may differ from machine to machine: for people only."""
+    """A snapshot of the store. Ages compare wall clocks of several machines: for people only."""
 
     def __init__(self, lease: Lease | None, nodes: list[Presence], takeovers: list[Takeover], now_us: int) -> None:
         self.lease = lease
         self.nodes = nodes
         self.takeovers = takeovers
-        """The last ones, the latest first."""
+        """Last takeovers, latest first."""
         self._now_us = now_us
 
     @property
@@ -99,7 +100,7 @@ class Status:
 
     @property
     def owner(self) -> str:
-        """The name of the node that owns the store; "" while none does."""
+        """Name of the owner; "" if there is none."""
         return self.lease.node.name if self.lease is not None and self.lease_state == HELD else ""
 
     def role(self, presence: Presence) -> str:
@@ -134,30 +135,27 @@ class Status:
 
 def read_status(records: Records, clock: Clock) -> Status:
     """Raises Unavailable and Corrupt."""
-    lease: Lease | None = None
-    for number in reversed(numbers(records.names(LEASES))):
-        data = records.get(lease_name(number))
+    leases = [lease_name(number) for number in reversed(numbers(records.names(LEASES)))]
+    lease = next(_read_all(records, leases, decode_lease), None)
+    nodes = _read_all(records, [node_name(name) for name in records.names(NODES)], decode_presence)
+    epochs = [epoch_name(epoch) for epoch in numbers(records.names(EPOCHS))[-_SHOWN_TAKEOVERS:]]
+    takeovers = [*_read_all(records, epochs, decode_takeover)]
+    return Status(lease, [*nodes], takeovers[::-1], clock.now_us())
+
+
+def _read_all(records: Records, names: list[str], decode: Callable[[bytes, str], _Record]) -> Iterator[_Record]:
+    """Decode the objects that still exist, one after another."""
+    for name in names:
+        data = records.get(name)
         if data is not None:
-            lease = decode_lease(data, records.where(lease_name(number)))
-            break
-    nodes: list[Presence] = []
-    for name in records.names(NODES):
-        data = records.get(node_name(name))
-        if data is not None:
-            nodes.append(decode_presence(data, records.where(node_name(name))))
-    takeovers: list[Takeover] = []
-    for epoch in numbers(records.names(EPOCHS))[-_SHOWN_TAKEOVERS:]:
-        data = records.get(epoch_name(epoch))
-        if data is not None:
-            takeovers.append(decode_takeover(data, records.where(epoch_name(epoch))))
-    return Status(lease, nodes, takeovers[::-1], clock.now_us())
+            yield decode(data, records.where(name))
 
 
 def read_groups(records: Records, clock: Clock) -> dict[str, Status]:
-    """All groups of the store, in order. Raises Unavailable and Corrupt."""
+    """Status of all groups, in order. Raises Unavailable and Corrupt."""
     return {group: read_status(records.of(group), clock) for group in records.groups()}
 
 
 def groups_to_json(found: dict[str, Status]) -> dict[str, dict[str, object]]:
-    """Groups by name, each with its name in it."""
+    """Groups as JSON by name, each with its name inside."""
     return {name: {"group": name, **found[name].to_json()} for name in sorted(found)}

@@ -1,1 +1,1 @@
-"""Settings: what can be configured, read from a file, the environment and the command line. Nothing acts on it here."""
+"""Typed values: their kinds, tables and models; the settings of the broker. Other rooms act on them."""

@@ -1,8 +1,8 @@
-"""The configuration of a start or a reload: a YAML file, over it the environment, over that the flags.
+"""The configuration of a start or a reload: a YAML file, overridden by the environment, overridden by flags.
 
-Everything is checked before anything is used, and whatever is wrong is said with where it stands.
+All of it is checked before any of it is used; errors name file and line, variable or flag. Models are in settings.py.
 
-YAML is read as its version 1.2 has it: `yes`, `no`, `on` and `off` are texts, and so is everything with a colon in it.
+YAML follows version 1.2: `yes`, `no`, `on`, `off` and everything with a colon are texts.
 """
 
 import re
@@ -14,8 +14,8 @@ from typing import Any, Final, cast, final
 
 from headrace.config.kinds import BY_CERTIFICATE, Kind, Unfit, shown
 from headrace.config.replication import MAIN, meant
-from headrace.config.settings import DEFAULT_FILE, RAFT, SECTIONS, TLS_PORTS, Settings, build, root
-from headrace.config.table import Fault, Path, Table
+from headrace.config.settings import DEFAULT_FILE, RAFT, SECTIONS, TLS_PORTS, Settings, root
+from headrace.config.table import Fault, Path, Table, build
 from headrace.errors import Refused
 
 PREFIX: Final = "HEADRACE_"
@@ -23,14 +23,14 @@ CLIENT_VARIABLES: Final = ("HEADRACE_URL", "HEADRACE_USER", "HEADRACE_PASSWORD",
 OTHER_VARIABLES: Final = (
     PREFIX + "CONFIG", *CLIENT_VARIABLES, PREFIX + "COMPILE", PREFIX + "MASTER", PREFIX + "SPARK_CLASSES",
 )  # fmt: skip
-"""Variables that mean something and stand for no key."""
+"""Known variables that stand for no key."""
 _OF_KUBERNETES: Final = re.compile(r"HEADRACE_(.+_)?(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_(TCP|UDP).*)")
 
 
 def unknown_variables(environment: Mapping[str, str], keys: Sequence[str], cutoff: float = 0.0) -> list[str]:
-    """A sentence for each variable that begins like ours and means nothing, with the known one that is most like it.
+    """Return a sentence for each unknown variable with our prefix; it names the nearest known one.
 
-    With a cutoff above 0 only for those that are as much like a known one: what others call theirs may begin so too.
+    With a cutoff above 0 it skips variables that resemble no known one: others may use the same prefix.
     """
     known = [*keys, *OTHER_VARIABLES]
     found: list[str] = []
@@ -38,7 +38,7 @@ def unknown_variables(environment: Mapping[str, str], keys: Sequence[str], cutof
         if not name.startswith(PREFIX) or name in known or _OF_KUBERNETES.fullmatch(name):
             continue
         if environment[name].startswith(("tcp://", "udp://")):
-            continue  # Kubernetes, too, for a service called headrace
+            continue  # Kubernetes sets these for a service called headrace
         nearest = get_close_matches(name, known, 1, cutoff)
         if nearest:
             found.append(f"the environment variable {name} means nothing and is ignored; the nearest is {nearest[0]}")
@@ -56,10 +56,10 @@ _FLOAT: Final = "tag:yaml.org,2002:float"
 
 @final
 class Document:
-    """What a file says."""
+    """The values of a YAML file, and their lines."""
 
     def __init__(self, file: FilePath | None = None) -> None:
-        """Without a file it says nothing. Raises Refused when the file cannot be read or is no YAML."""
+        """Read the file, if any. Raises Refused if it cannot be read or is no YAML."""
         self.file = file
         self.values: object = None
         self._lines: dict[Path, int] = {}
@@ -68,7 +68,7 @@ class Document:
             self._load(_contents(file))
 
     def where(self, path: Path) -> str:
-        """The file and the line of a value, or of what it should be in."""
+        """Return file and line of a value, or of the innermost table around it."""
         while path and path not in self._lines:
             path = path[:-1]
         line = self._lines.get(path)
@@ -78,7 +78,7 @@ class Document:
         return path in self._lines
 
     def _load(self, text: str) -> None:
-        import yaml  # a broker without a file does without it
+        import yaml  # only a broker with a file needs it
 
         try:
             root = yaml.compose(text, yaml.SafeLoader)
@@ -150,25 +150,25 @@ def _scalar(tag: str, text: str, style: str | None) -> object:
 
 
 Flags = Mapping[tuple[str, str], tuple[str, str]]
-"""What the command line says: by key, the flag's name and the text it was given."""
+"""Overrides by key: the name of the flag or variable, and its text."""
 
 
 @final
 class Configuration:
-    """Settings and queues, and where each of them was said."""
+    """Settings and queues, with the origin of each."""
 
     def __init__(self, settings: Settings, queues: list[dict[str, object]], document: Document) -> None:
         self.settings = settings
         self.queues = queues
-        """The entries of `queues` as they were written; what they come to is core's to say."""
+        """Entries of `queues` as written; core reads them."""
         self.document = document
         self.origins: dict[tuple[str, str], str] = {}
-        """Who set each key that is not as it would be by itself."""
+        """Origin of each key that is set: file and line, variable or flag."""
         self.warnings: list[str] = []
-        """What can be used and is probably not what was meant."""
+        """Settings that work but look like a mistake."""
 
     def changes(self, newer: "Configuration") -> list[tuple[str, str]]:
-        """The keys whose settings differ."""
+        """Return the keys whose settings differ."""
         found: list[tuple[str, str]] = []
         for section, kind in SECTIONS.items():
             before, after = getattr(self.settings, section), getattr(newer.settings, section)
@@ -178,7 +178,7 @@ class Configuration:
         return found
 
     def with_changes(self, newer: "Configuration", keys: list[tuple[str, str]]) -> "Configuration":
-        """This configuration with what the newer one says of these keys, and with its queues."""
+        """Return this configuration with these keys and all queues of the newer one."""
         settings = self.settings
         for section, name in keys:
             value = getattr(getattr(newer.settings, section), name)
@@ -189,21 +189,21 @@ class Configuration:
         return merged
 
     def located(self, fault: Fault) -> Refused:
-        """The error with the file and the line it is about."""
+        """Return the error with its file and line."""
         return Refused(f"{self.document.where(fault.path)}: {fault}")
 
 
 def is_live(key: tuple[str, str]) -> bool:
-    """Whether a reload changes this setting while the broker serves."""
+    """Return True if a reload changes this setting while the broker serves."""
     section, name = key
     return any(part.metadata["is_live"] for part in fields(SECTIONS[section]) if part.name == name)
 
 
 def load(queues: Table, file: FilePath | None, environment: Mapping[str, str], flags: Flags) -> Configuration:
-    """Everything that was configured. Without a file, `headrace.yaml` is read where there is one.
+    """Read the whole configuration. Without `file`, `headrace.yaml` is read if it exists.
 
-    `queues` is the table of one queue. Raises Refused, naming file and line, variable or flag, and what was expected;
-    all that is wrong in a file is told at once, a line each.
+    `queues` is the table of one queue. Raises Refused with the place and the expected value; for a file, with one
+    line for each fault.
     """
     if file is None and (named := environment.get(PREFIX + "CONFIG")):
         file = FilePath(named)
@@ -225,7 +225,7 @@ def load(queues: Table, file: FilePath | None, environment: Mapping[str, str], f
     _anchor(table, values, document)
     _overlay(table, values, _from_environment(table, environment), origins)
     _overlay(table, values, flags, origins)
-    configuration.settings = _completed(build(values))
+    configuration.settings = _completed(build(Settings, values))
     keys = [variable(path) for path, _ in table.walk() if len(path) > 1]
     configuration.warnings = unknown_variables(environment, keys)
     _check(configuration)
@@ -233,7 +233,7 @@ def load(queues: Table, file: FilePath | None, environment: Mapping[str, str], f
 
 
 def _unite(cluster: Any, document: Document) -> None:
-    """Have what `cluster.raft` says said by `cluster`. Raises Refused when both speak and differ."""
+    """Move the keys of `cluster.raft` to `cluster`. Raises Refused if both are set and differ."""
     for name, value in cluster.pop(RAFT).items():
         if value is None:
             continue
@@ -244,7 +244,7 @@ def _unite(cluster: Any, document: Document) -> None:
 
 
 def _anchor(table: Table, values: dict[str, Any], document: Document) -> None:
-    """Paths in a file are meant from where the file is."""
+    """Make paths relative to the directory of their file."""
     for path, _ in table.walk():
         if document.file is not None and len(path) == 2 and document.has(path):
             section, name = path
@@ -254,7 +254,7 @@ def _anchor(table: Table, values: dict[str, Any], document: Document) -> None:
 
 
 def _from_environment(table: Table, environment: Mapping[str, str]) -> Flags:
-    """What variables say. Raises Refused for one that begins like a section and names no key of it."""
+    """Return the values of variables. Raises Refused for an unknown key of a known section."""
     keys = {variable(path): cast("tuple[str, str]", path) for path, key in table.walk() if len(path) == 2}
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for name in sorted(environment):
@@ -270,7 +270,7 @@ def _from_environment(table: Table, environment: Mapping[str, str]) -> Flags:
 
 
 def variable(path: Path) -> str:
-    """The environment variable that stands for a key."""
+    """Return the environment variable of a key."""
     return PREFIX + "_".join(str(part) for part in path).upper()
 
 
@@ -288,10 +288,7 @@ def _overlay(table: Table, values: dict[str, Any], texts: Flags, origins: dict[t
 
 
 def _completed(settings: Settings) -> Settings:
-    """TLS ports that nobody set are the usual ones where there is a certificate, and off where there is none.
-
-    The group has the name that its database has.
-    """
+    """Set default TLS ports: the usual ones with a certificate, else off. Resolve the name of the group."""
     has_certificate = settings.tls.certificate is not None
     found: dict[str, Any] = {
         name: port if has_certificate else None
@@ -303,7 +300,7 @@ def _completed(settings: Settings) -> Settings:
 
 
 def _check(configuration: Configuration) -> None:
-    """Raises Refused for settings that contradict each other."""
+    """Raises Refused for contradictory settings."""
     settings, origins = configuration.settings, configuration.origins
     tls, listeners, storage = settings.tls, settings.listeners, settings.storage
     if storage.memory and ("storage", "data") in origins:
@@ -347,7 +344,7 @@ def _check(configuration: Configuration) -> None:
                 f"{origins['listeners', part.name]}: {part.name} needs a certificate; "
                 f"give --tls-cert and --tls-key, or certificate and key in tls"
             )
-        if isinstance(port, int) and port and part.name != "coap":  # which is UDP
+        if isinstance(port, int) and port and part.name != "coap":  # CoAP is UDP
             if port in taken:
                 origin = origins.get(("listeners", part.name)) or origins.get(("listeners", taken[port]))
                 raise Refused(f"{origin}: {part.name} and {taken[port]} cannot both have port {port}")

@@ -1,13 +1,19 @@
-"""The kinds of values that a configuration key may have, lengths of time among them. No keys."""
+"""Kinds of typed values: how each is read, shown and described in JSON schema. Keys and tables are in table.py."""
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Final, final
 
-from headrace.errors import Refused
-
+MAX_NUMBER: Final = 1 << 53
+MAX_PORT: Final = 65535
+MAX_MS: Final = 1 << 52
+"""Longest duration: more than a hundred thousand years, so a longer one has the wrong unit."""
+OFF: Final = "off"
+BY_CERTIFICATE: Final = -1
+"""Default of TLS ports: the usual port with a certificate, else off."""
 _UNITS_MS: Final = {
     "ns": 1e-6,
     "us": 1e-3,
@@ -25,116 +31,93 @@ _UNITS_MS: Final = {
 }
 _PART: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(ns|us|µs|ms|s|m|h|D|d|W|w|M|Y)")
 _SECONDS: Final = re.compile(r"[0-9]{1,18}")
-MAX_MS: Final = 1 << 52
-"""More than a hundred thousand years: whoever writes more has mistaken the unit."""
-
-
-def parse_duration_ms(value: object, what: str) -> int:
-    """Milliseconds in a duration; a bare number is seconds. Raises Refused, naming `what`, when it is none."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _bad(value, what)
-    if isinstance(value, int | float):
-        if not isfinite(value):
-            raise _bad(value, what)
-        return _checked(value * 1000, value, what)
-    text = value.strip()
-    if _SECONDS.fullmatch(text):
-        return _checked(int(text) * 1000, value, what)
-    total = 0.0
-    at = 0
-    for part in _PART.finditer(text):
-        if part.start() != at:
-            break
-        total += float(part.group(1)) * _UNITS_MS[part.group(2)]
-        at = part.end()
-    if not text or at != len(text):
-        raise _bad(value, what)
-    return _checked(total, value, what)
-
-
-def _checked(milliseconds: float, value: object, what: str) -> int:
-    if milliseconds < 0:
-        raise Refused(f"{what} must not be negative, it is {value!r}")
-    if milliseconds > MAX_MS:
-        raise Refused(f"{what} is too long: {str(value)[:40]}")
-    return round(milliseconds)
-
-
-def _bad(value: object, what: str) -> Refused:
-    return Refused(f"{what} must be a duration such as '168h', '30m' or '7D', not {str(value)[:40]!r}")
-
-
-MAX_NUMBER: Final = 1 << 53
-MAX_PORT: Final = 65535
-OFF: Final = "off"
-BY_CERTIFICATE: Final = -1
-"""A port that is not set: there is one where there is a certificate."""
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*(B|KiB|MiB|GiB|TiB)?")
 _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SHOWN: Final = 60
 
 
 class Unfit(Exception):
-    """A value is not of its kind; the text says what was expected, as in "must be a text"."""
+    """The value is not of its kind; the text completes a sentence about it, as in "must be a text"."""
 
 
 class Kind(ABC):
     """One kind of value."""
 
     noun: str
-    """How the reference calls it."""
+    """Name of the kind on the reference page."""
+    expected: str = ""
+    """End of the sentence that refuses a value of another kind."""
+    is_secret = False
+    """True if errors must not repeat the value."""
 
     @abstractmethod
     def read(self, value: object) -> object:
-        """The value as the program uses it. Raises Unfit."""
+        """Return the value as the program uses it. Raises Unfit."""
 
     def parse(self, text: str) -> object:
-        """The same from the text of an environment variable or a flag. Raises Unfit."""
+        """Read the text of an environment variable, a flag or a query parameter. Raises Unfit."""
         return self.read(text)
 
-    @abstractmethod
     def schema(self) -> dict[str, object]:
-        """What JSON schema says of it."""
+        """Return the JSON schema of the kind, which is a text unless it says otherwise."""
+        return {"type": "string"}
 
     def show(self, value: object) -> str:
-        """A value as one would write it into the file; "" where there is none."""
+        """Write a value as a file would; "" for none."""
         return "" if value is None else str(value)
 
     def plain(self, value: object) -> object:
-        """A value as JSON holds it, such that `read` takes it."""
-        return self.show(value)
+        """Return a value as JSON holds it, in a form that `read` takes."""
+        return value
 
 
-@final
 class Text(Kind):
     noun = "text"
 
+    def __init__(self, expected: str = "must be a text") -> None:
+        self.expected = expected
+
     def read(self, value: object) -> object:
         if not isinstance(value, str):
-            raise Unfit("must be a text")
+            raise Unfit(self.expected)
         return value
-
-    def schema(self) -> dict[str, object]:
-        return {"type": "string"}
 
     def show(self, value: object) -> str:
         return str(value) or '""'
 
-    def plain(self, value: object) -> object:
-        return value
+
+@final
+class Secret(Text):
+    """A text that errors do not repeat."""
+
+    is_secret = True
+
+
+@final
+class Unicode(Text):
+    """A text that UTF-8 can hold: JSON allows half characters, messages do not."""
+
+    def read(self, value: object) -> object:
+        text = str(super().read(value))
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise Unfit(f"is not Unicode at character {error.start + 1}") from error
+        return text
 
 
 @final
 class Name(Kind):
-    """A text that is not empty and not long."""
+    """A text that is neither empty nor long."""
 
     def __init__(self, max_bytes: int) -> None:
         self.noun = f"text of 1 to {max_bytes} bytes"
+        self.expected = f"must be a {self.noun}"
         self._max_bytes = max_bytes
 
     def read(self, value: object) -> object:
         if not isinstance(value, str) or not 1 <= len(value.encode(errors="replace")) <= self._max_bytes:
-            raise Unfit(f"must be a {self.noun}")
+            raise Unfit(self.expected)
         return value
 
     def schema(self) -> dict[str, object]:
@@ -158,16 +141,21 @@ class Address(Kind):
 @final
 class Flag(Kind):
     noun = "true or false"
+    expected = "must be true or false"
+
+    def __init__(self, ignores_case: bool = False) -> None:
+        self._ignores_case = ignores_case
 
     def read(self, value: object) -> object:
         if not isinstance(value, bool):
-            raise Unfit("must be true or false")
+            raise Unfit(self.expected)
         return value
 
     def parse(self, text: str) -> object:
-        if text not in ("true", "false"):
-            raise Unfit("must be true or false")
-        return text == "true"
+        word = text.lower() if self._ignores_case else text
+        if word not in ("true", "false"):
+            raise Unfit(self.expected)
+        return word == "true"
 
     def schema(self) -> dict[str, object]:
         return {"type": "boolean"}
@@ -175,30 +163,25 @@ class Flag(Kind):
     def show(self, value: object) -> str:
         return "" if value is None else str(value).lower()
 
-    def plain(self, value: object) -> object:
-        return value
-
 
 @final
 class Number(Kind):
-    def __init__(self, least: int = 0, most: int = MAX_NUMBER) -> None:
+    def __init__(self, least: int = 0, most: int = MAX_NUMBER, expected: str = "") -> None:
         self._least = least
         self._most = most
         self.noun = "number" if most == MAX_NUMBER else f"number up to {most}"
+        self.expected = expected or f"must be a whole number from {least} to {most}"
 
     def read(self, value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, int) or not self._least <= value <= self._most:
-            raise Unfit(f"must be a whole number from {self._least} to {self._most}")
+            raise Unfit(self.expected)
         return value
 
     def parse(self, text: str) -> object:
-        return self.read(int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else text)
+        return self.read(_digits(text, 20))
 
     def schema(self) -> dict[str, object]:
         return {"type": "integer", "minimum": self._least, "maximum": self._most}
-
-    def plain(self, value: object) -> object:
-        return value
 
 
 @final
@@ -213,13 +196,10 @@ class Factor(Kind):
     def schema(self) -> dict[str, object]:
         return {"type": "number", "minimum": 1, "maximum": 1000}
 
-    def plain(self, value: object) -> object:
-        return value
-
 
 @final
 class Duration(Kind):
-    """A length of time; the program has it in milliseconds."""
+    """A length of time; `read` returns milliseconds."""
 
     noun = "duration"
 
@@ -227,11 +207,7 @@ class Duration(Kind):
         self._least_ms = least_ms
 
     def read(self, value: object) -> object:
-        try:
-            found = parse_duration_ms(value, "")
-        except Refused as error:
-            what = str(error).removeprefix(" ").split(", not ")[0].split(", it is ")[0]
-            raise Unfit(what) from error
+        found = _milliseconds(value)
         if found < self._least_ms:
             raise Unfit(f"must be at least {self._least_ms} ms")
         return found
@@ -246,6 +222,38 @@ class Duration(Kind):
             if value and value % size == 0:
                 return f"{value // size}{unit}"
         return f"{value}ms" if value else "0"
+
+    def plain(self, value: object) -> object:
+        return self.show(value)
+
+
+def _milliseconds(value: object) -> int:
+    """Raises Unfit."""
+    total = -1.0
+    if isinstance(value, str):
+        total = _text_ms(value.strip())
+    elif isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+        if value < 0:
+            raise Unfit("must not be negative")
+        total = value * 1000
+    if total < 0:
+        raise Unfit("must be a duration such as '168h', '30m' or '7D'")
+    if total > MAX_MS:
+        raise Unfit("must be a shorter duration")
+    return round(total)
+
+
+def _text_ms(text: str) -> float:
+    """Return the milliseconds that a text stands for; -1 for a text that is no duration."""
+    if _SECONDS.fullmatch(text):
+        return int(text) * 1000
+    total, at = 0.0, 0
+    for part in _PART.finditer(text):
+        if part.start() != at:
+            return -1
+        total += float(part.group(1)) * _UNITS_MS[part.group(2)]
+        at = part.end()
+    return total if text and at == len(text) else -1
 
 
 @final
@@ -279,10 +287,13 @@ class Size(Kind):
                 return f"{value // _UNITS[unit]}{unit}"
         return str(value)
 
+    def plain(self, value: object) -> object:
+        return self.show(value)
+
 
 @final
 class Port(Kind):
-    """A port, 0 for any free one; the program has None where there is to be no listener."""
+    """A port, 0 for any free one; `read` returns None for `off`."""
 
     noun = "port or `off`"
 
@@ -294,7 +305,7 @@ class Port(Kind):
         return value
 
     def parse(self, text: str) -> object:
-        return self.read(int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else text)
+        return self.read(_digits(text, 8))
 
     def schema(self) -> dict[str, object]:
         return {"oneOf": [{"type": "integer", "minimum": 0, "maximum": MAX_PORT}, {"const": OFF}]}
@@ -320,16 +331,20 @@ class File(Kind):
     def schema(self) -> dict[str, object]:
         return {"type": "string", "minLength": 1}
 
+    def plain(self, value: object) -> object:
+        return self.show(value)
+
 
 @final
 class Choice(Kind):
-    def __init__(self, *choices: str) -> None:
+    def __init__(self, *choices: str, expected: str = "") -> None:
         self.choices = choices
         self.noun = "one of " + ", ".join(f"`{choice}`" for choice in choices)
+        self.expected = expected or f"must be one of {', '.join(choices)}"
 
     def read(self, value: object) -> object:
         if value not in self.choices:
-            raise Unfit(f"must be one of {', '.join(self.choices)}")
+            raise Unfit(self.expected)
         return value
 
     def schema(self) -> dict[str, object]:
@@ -355,9 +370,55 @@ class Texts(Kind):
         return list(value) if isinstance(value, list | tuple) else []
 
 
+@final
+class Object(Kind):
+    """A JSON object with any members."""
+
+    noun = "object"
+
+    def __init__(self, expected: str = "must be an object") -> None:
+        self.expected = expected
+
+    def read(self, value: object) -> object:
+        if not isinstance(value, dict):
+            raise Unfit(self.expected)
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return {"type": "object"}
+
+
+@final
+class Unchecked(Kind):
+    """A JSON value that its room reads: headers, arguments, positions."""
+
+    noun = "value"
+
+    def __init__(self, **schema: object) -> None:
+        self._schema = schema
+
+    def read(self, value: object) -> object:
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return dict(self._schema)
+
+
+def _digits(text: str, length: int) -> object:
+    """Return the number that a text of fewer digits than `length` stands for, and any other text as it is."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < length else text
+
+
 def shown(value: object) -> str:
-    """A value in an error: short, whatever was given."""
+    """Write a value for an error, at most 60 characters of it."""
     if isinstance(value, float) and not isfinite(value):
         return str(value)
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def called(value: object) -> str:
+    """Name the JSON type of a value that an error must not repeat."""
+    if isinstance(value, Mapping):
+        return "an object"
+    return "a list" if isinstance(value, list) else "true or false" if isinstance(value, bool) else "a number"

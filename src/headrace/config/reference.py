@@ -1,4 +1,4 @@
-"""The reference page of the configuration and its JSON schema, made from the tables. A start reads none of it."""
+"""Reference page and JSON schema of the configuration, made from the tables. A start loads none of it."""
 
 from typing import Final
 
@@ -8,34 +8,31 @@ from headrace.config.table import Key, Path, Table, Tables
 
 _HEAD: Final = """# Configuration
 
-None is needed. What differs from the defaults can be said in a file, in the environment and on the command line; the
-later win over the former:
+No configuration is needed. A file, the environment and flags may change the defaults; the later override the former:
 
 1. `headrace serve --config FILE`, else the file that `HEADRACE_CONFIG` names, else `headrace.yaml` in the current
-   directory, if there is one. It is YAML; `yes`, `no`, `on` and `off` are texts. Paths in it are meant from where it
-   is.
-2. Environment variables, as given below.
+   directory, if it exists. It is YAML; `yes`, `no`, `on` and `off` are texts. Paths are relative to the file.
+2. Environment variables, see the tables below.
 3. Flags: `headrace serve --help`.
 
-`headrace config check` says whether a configuration can be used, `headrace config show` what it comes to and where
-each setting was made, and `headrace config schema` prints a JSON schema for editors. A key that does not exist, a
-value of the wrong kind and settings that contradict each other are refused at the start, with file and line.
+`headrace config check` checks a configuration, `headrace config show` prints every setting and its origin, and
+`headrace config schema` prints a JSON schema for editors. A start refuses unknown keys, values of the wrong kind and
+contradictory settings, with file and line.
 
-Sizes are bytes or written like `64MiB`; durations are written like `168h`, `30m`, `500ms`, or are numbers of seconds.
+Sizes are bytes, or texts like `64MiB`; durations are texts like `168h`, `30m`, `500ms`, or numbers of seconds.
 
 ## Reload
 
-`SIGHUP` (or `POST /api/v1/reload`) has the broker read its configuration again. Settings marked *live* below, queues
-and certificates change at once; for the others the log says that they count after a restart. A configuration that
-cannot be used changes nothing.
+On `SIGHUP` (or `POST /api/v1/reload`) the broker reads its configuration again. Settings marked *live* below, queues
+and certificates change at once; the log names the others, which need a restart. An invalid configuration changes
+nothing.
 
 ## Queues
 
-Queues in the file are there when the broker serves: made if they were not, changed if they differ. Queues that the
-file does not mention are left alone, and none is ever deleted. What would lose messages is refused: another `type`,
-or limits and retention so small that stored messages would go at once. The way out is another name, deleting the
-queue (`headrace queues delete`), or `queue_manager.shrink: drop`. `max_priority` and `single_active_consumer` change
-with a restart.
+The broker creates the queues of the file, or changes them where they differ. It leaves other queues alone and deletes
+none. It refuses changes that would lose messages: another `type`, or limits and retention that would drop stored
+messages. Then use another name, delete the queue (`headrace queues delete`), or set `queue_manager.shrink: drop`.
+`max_priority` and `single_active_consumer` change with a restart.
 
 ```yaml
 log:
@@ -51,13 +48,13 @@ queues:
     capture: true
     retention: {max_age: 7D}
   - name: orders
-    vhost: eu                       # made where there is none
+    vhost: eu                       # created if missing
 ```
 """
 
 
 def page(table: Table) -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page, in Markdown."""
     parts = [_HEAD]
     for name, key in table.keys.items():
         if isinstance(key.kind, Table):
@@ -68,7 +65,7 @@ def page(table: Table) -> str:
 
 
 def _section(name: str, table: Table) -> str:
-    """One that the environment can set, too."""
+    """Write a section; the environment can set its keys, too."""
     lines = [
         f"## `{name}`",
         "",
@@ -97,5 +94,5 @@ def _row(path: Path, key: Key, *more: str) -> str:
 
 
 def schema(table: Table) -> dict[str, object]:
-    """The JSON schema of a file, for editors and other tools."""
+    """Return the JSON schema of a file, for editors and other tools."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "headrace.yaml", **table.schema()}

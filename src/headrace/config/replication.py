@@ -1,4 +1,4 @@
-"""Replication groups: what they may be called, which is meant where none is named. No databases, no leases."""
+"""Names of replication groups, and the default group. No databases, no leases."""
 
 import re
 from typing import Final, final
@@ -6,21 +6,21 @@ from typing import Final, final
 from headrace.config.kinds import Kind, Unfit
 
 MAIN: Final = "main"
-"""The group of everybody who names none; so is the database of that group."""
+"""Default group, and the name of its database."""
 _ALSO_MAIN: Final = ("", "default")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
 _TAKEN: Final = re.compile(r"cluster|probe-.*")
-"""What lies beside the databases of a store: see cluster/lease.py and storage/objects/probe.py."""
+"""Names in a store that are no databases: see cluster/lease.py and storage/objects/probe.py."""
 
 
 def meant(name: str) -> str:
-    """The group that a name stands for."""
+    """Return the group that a name stands for."""
     return MAIN if name in _ALSO_MAIN else name
 
 
 @final
 class GroupName(Kind):
-    """The name of a group, as it is written."""
+    """Name of a group, as written."""
 
     noun = "name of letters, digits, `-` and `_`"
 
@@ -35,10 +35,7 @@ class GroupName(Kind):
     def show(self, value: object) -> str:
         return str(value) or '""'
 
-    def plain(self, value: object) -> object:
-        return value
-
 
 def is_name(text: str) -> bool:
-    """Whether a group may be called so, or not at all."""
+    """Return True for a valid name of a group, and for the empty name."""
     return _NAME.fullmatch(text) is not None and _TAKEN.fullmatch(text) is None

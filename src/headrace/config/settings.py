@@ -1,15 +1,15 @@
-"""What can be set, one model per room, with defaults and what each setting does. Queues have a table in core.
+"""Settings: one model per room, with defaults and the meaning of each. Queues have a table in core.
 
-The tables that files are checked against, the schema and the reference page are all made from these classes.
+The reader of files, the JSON schema and the reference page are made from these models.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from headrace.config.kinds import BY_CERTIFICATE, Address, Choice, Duration, File, Flag, Kind, Number, Port, Size, Text
+from headrace.config.kinds import BY_CERTIFICATE, Address, Choice, Duration, File, Flag, Number, Port, Size, Text
 from headrace.config.replication import MAIN, GroupName
-from headrace.config.table import Key, Table, Tables
+from headrace.config.table import Key, Table, Tables, option, table_of
 
 DEFAULT_FILE: Final = Path("headrace.yaml")
 REFUSE: Final = "refuse"
@@ -21,26 +21,21 @@ TEXT_FORMAT: Final = "text"
 JSON_FORMAT: Final = "json"
 _MIB: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 40
-_T = TypeVar("_T")
-
-
-def _setting(default: _T, kind: Kind, text: str, is_live: bool = False) -> _T:
-    return field(default=default, metadata={"kind": kind, "help": text, "is_live": is_live})
 
 
 @dataclass(frozen=True)
 class ListenerSettings:
-    """Where clients are served. 0 stands for any free port. Without a certificate there are no TLS listeners."""
+    """Ports for clients; 0 is any free port. TLS listeners need a certificate."""
 
-    host: str = _setting("127.0.0.1", Text(), "The address to listen on; `0.0.0.0` for all of this machine.")
-    amqp: int | None = _setting(5672, Port(), "AMQP 0-9-1 and AMQP 1.0.")
-    amqps: int | None = _setting(BY_CERTIFICATE, Port(), "AMQP with TLS; 5671 with a certificate.")
-    mqtt: int | None = _setting(1883, Port(), "MQTT 3.1, 3.1.1 and 5.0.")
-    mqtts: int | None = _setting(BY_CERTIFICATE, Port(), "MQTT with TLS; 8883 with a certificate.")
-    ws: int | None = _setting(8083, Port(), "MQTT over WebSocket; it is also at `/mqtt` of the HTTP port.")
-    http: int | None = _setting(15672, Port(), "The admin API, the dashboard and metrics.")
-    https: int | None = _setting(BY_CERTIFICATE, Port(), "The same with TLS; 15671 with a certificate.")
-    coap: int | None = _setting(None, Port(), "CoAP, over UDP.")
+    host: str = option("127.0.0.1", Text(), "Address to listen on; `0.0.0.0` for all of this machine.")
+    amqp: int | None = option(5672, Port(), "AMQP 0-9-1 and AMQP 1.0.")
+    amqps: int | None = option(BY_CERTIFICATE, Port(), "AMQP with TLS; 5671 with a certificate.")
+    mqtt: int | None = option(1883, Port(), "MQTT 3.1, 3.1.1 and 5.0.")
+    mqtts: int | None = option(BY_CERTIFICATE, Port(), "MQTT with TLS; 8883 with a certificate.")
+    ws: int | None = option(8083, Port(), "MQTT over WebSocket; also at `/mqtt` of the HTTP port.")
+    http: int | None = option(15672, Port(), "The admin API, the dashboard and metrics.")
+    https: int | None = option(BY_CERTIFICATE, Port(), "The same with TLS; 15671 with a certificate.")
+    coap: int | None = option(None, Port(), "CoAP, over UDP.")
 
 
 TLS_PORTS: Final = {"amqps": 5671, "mqtts": 8883, "https": 15671}
@@ -48,59 +43,60 @@ TLS_PORTS: Final = {"amqps": 5671, "mqtts": 8883, "https": 15671}
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """The certificate of all TLS listeners, in PEM. The files are read again at a reload."""
+    """Certificate of all TLS listeners, in PEM. A reload reads the files again."""
 
-    certificate: Path | None = _setting(None, File(), "The certificate, with its chain.", True)
-    key: Path | None = _setting(None, File(), "The certificate's private key, without a password.", True)
-    authority: Path | None = _setting(
-        None, File(), "Let only clients in whose certificates these authorities have signed.", True
+    certificate: Path | None = option(None, File(), "Certificate with its chain.", True)
+    key: Path | None = option(None, File(), "Private key of the certificate, without a password.", True)
+    authority: Path | None = option(
+        None, File(), "Authorities; only clients with a certificate that they signed may connect.", True
     )
 
 
 @dataclass(frozen=True)
 class JwtSettings:
-    """Logins by JSON web tokens that another service signs: as bearer over HTTP, as the password elsewhere."""
+    """Logins by JSON web tokens of another service: as bearer over HTTP, as the password elsewhere."""
 
-    keys: Path | None = _setting(
-        None, File(), "Its public keys, as a JWKS file; read again at a reload. Without it no token is taken.", True
+    keys: Path | None = option(
+        None,
+        File(),
+        "Public keys of the service, as a JWKS file; a reload reads it again. Without it tokens are refused.",
+        True,
     )
-    issuer: str = _setting("", Text(), "Who must have signed (`iss`).", True)
-    audience: str = _setting("", Text(), "For whom a token must be meant (`aud`), and how its scopes begin.", True)
-    user_claim: str = _setting("sub", Text(), "The claim that names the user.", True)
-    scope_claim: str = _setting(
-        "", Text(), "The claim with permissions; without one the user's own count, as they are stored.", True
+    issuer: str = option("", Text(), "Issuer that a token must name (`iss`).", True)
+    audience: str = option("", Text(), "Audience that a token must name (`aud`), and prefix of its scopes.", True)
+    user_claim: str = option("sub", Text(), "Claim that names the user.", True)
+    scope_claim: str = option(
+        "", Text(), "Claim with permissions; without it, the stored permissions of the user count.", True
     )
-    leeway: int = _setting(10_000, Duration(), "By how much the clocks of both may differ.", True)
+    leeway: int = option(10_000, Duration(), "Tolerated difference between both clocks.", True)
 
 
 @dataclass(frozen=True)
 class StorageSettings:
-    """What is kept, and where."""
+    """Where messages are stored, and how."""
 
-    data: Path = _setting(Path("data"), File(), "The data directory.")
-    memory: bool = _setting(False, Flag(), "Keep everything in memory; it is gone at the end.")
-    store: str = _setting(
-        "", Text(), "Keep everything in an object store: s3://bucket/prefix, gs://, az://, file:///dir or memory://."
+    data: Path = option(Path("data"), File(), "Data directory.")
+    memory: bool = option(False, Flag(), "Store everything in memory; a stop loses it.")
+    store: str = option(
+        "", Text(), "Object store for everything: s3://bucket/prefix, gs://, az://, file:///dir or memory://."
     )
-    flush_interval: int = _setting(
-        20, Duration(1), "How long an object store lets commits come together before it writes them."
+    flush_interval: int = option(
+        20, Duration(1), "Time for which commits are collected before they are written to an object store."
     )
-    store_timeout: int = _setting(
-        30_000, Duration(100), "How long an object store may take before publishers are told that it is away."
+    store_timeout: int = option(
+        30_000, Duration(100), "Time after which publishers are refused if an object store does not answer."
     )
-    done_retention: int = _setting(
-        3_600_000, Duration(), "How long an object store remembers settled messages, 0 for ever."
+    done_retention: int = option(
+        3_600_000, Duration(), "Time for which an object store keeps settled messages; 0 for ever."
     )
-    tail_bytes: int = _setting(
-        24 * _MIB, Size(_MIB, _MOST_BYTES), "New messages that stay in memory before they go to their segments."
+    tail_bytes: int = option(
+        24 * _MIB, Size(_MIB, _MOST_BYTES), "New messages held in memory before they go to their segments."
     )
-    cache_bytes: int = _setting(8 * _MIB, Size(0, _MOST_BYTES), "Blocks of segments that stay in memory once read.")
-    segment_bytes: int = _setting(
-        64 * _MIB, Size(_MIB, _MOST_BYTES), "How large a segment gets; retention frees whole segments."
+    cache_bytes: int = option(8 * _MIB, Size(0, _MOST_BYTES), "Cache for blocks of segments.")
+    segment_bytes: int = option(
+        64 * _MIB, Size(_MIB, _MOST_BYTES), "Size of a segment; retention frees whole segments."
     )
-    checkpoint_bytes: int = _setting(
-        64 * _MIB, Size(16 * _MIB, _MOST_BYTES), "How much of the journal is replayed at a start, at most."
-    )
+    checkpoint_bytes: int = option(64 * _MIB, Size(16 * _MIB, _MOST_BYTES), "Most that a start replays of the journal.")
 
 
 FORWARD: Final = "forward"
@@ -108,117 +104,107 @@ REJECT: Final = "reject"
 LOCAL_REFUSE: Final = "local-refuse"
 REPLICATE: Final = "replicate"
 RAFT: Final = "raft"
-"""The table within `cluster` in which FluxMQ has the keys below."""
+"""Table within `cluster` in which FluxMQ has the keys below."""
 _OF_RAFT: Final = ("write_policy", "distribution_mode")
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Several brokers over one object store, of which one in each group serves. Each needs a name of its own."""
+    """Brokers over one object store, of which one in each replication group serves. Each needs its own name."""
 
-    node: str = _setting("", Text(), "What this broker is called; with a name it is part of a cluster.")
-    group: str = _setting(
-        MAIN, GroupName(), "The replication group that this broker serves: a database of its own in the store."
+    node: str = option("", Text(), "Name of this broker; a broker with a name is part of a cluster.")
+    group: str = option(
+        MAIN, GroupName(), "Replication group that this broker serves; each has a database in the store."
     )
-    listen: str = _setting("127.0.0.1:25672", Address(), "Where the other nodes reach this one, as host:port.")
-    advertise: str = _setting(
-        "", Text(), "The host name or address under which nodes and clients reach this machine; that of `listen`."
+    listen: str = option("127.0.0.1:25672", Address(), "Address for the other nodes, as host:port.")
+    advertise: str = option(
+        "", Text(), "Host name or address of this machine for nodes and clients; by default that of `listen`."
     )
-    lease: int = _setting(
-        10_000, Duration(500), "How long an owner that is silent keeps the store, and a takeover takes at most."
+    lease: int = option(
+        10_000, Duration(500), "Time for which a silent owner keeps the store; a takeover takes no longer."
     )
-    write_policy: str = _setting(
+    write_policy: str = option(
         FORWARD,
         Choice(FORWARD, REJECT, LOCAL_REFUSE),
-        "What a node that is not the owner does with clients: hand them on, tell them where the owner is, or refuse.",
+        "A node that is not the owner forwards clients, tells them the owner's address, or refuses them.",
     )
-    distribution_mode: str = _setting(
+    distribution_mode: str = option(
         REPLICATE,
         Choice(FORWARD, REPLICATE),
-        "Kept: either way the log is in the store that all nodes share, and clients of any node get deliveries.",
+        "Accepted without effect: all nodes share the store, and clients of any node get deliveries.",
     )
 
 
 @dataclass(frozen=True)
 class LogSettings:
-    """What the broker says about itself on stderr, one line per event."""
+    """Log of the broker on stderr, one line per event."""
 
-    level: str = _setting("info", Choice(DEBUG, "info", "warning", "error"), "What is said at least.", True)
-    format: str = _setting(TEXT_FORMAT, Choice(TEXT_FORMAT, JSON_FORMAT), "For people, or for programs.", True)
+    level: str = option("info", Choice(DEBUG, "info", "warning", "error"), "Least level of a line.", True)
+    format: str = option(TEXT_FORMAT, Choice(TEXT_FORMAT, JSON_FORMAT), "Form for people, or for programs.", True)
 
 
 @dataclass(frozen=True)
 class LimitSettings:
-    """How much the broker takes on."""
+    """Bounds on memory and time."""
 
-    unwritten_bytes: int = _setting(
-        64 * _MIB, Size(_MIB, _MOST_BYTES), "What is on its way to the disk before publishers have to wait.", True
+    unwritten_bytes: int = option(
+        64 * _MIB, Size(_MIB, _MOST_BYTES), "Bytes on their way to the disk before publishers have to wait.", True
     )
-    memory_bytes: int = _setting(
+    memory_bytes: int = option(
         1024 * _MIB,
         Size(_MIB, _MOST_BYTES),
-        "What queues in memory hold before publishers wait; a quarter of it is for unfinished messages.",
+        "Bytes that queues in memory hold before publishers wait; a quarter is for unfinished messages.",
         True,
     )
-    stop: int = _setting(
+    stop: int = option(
         45_000,
         Duration(1),
-        "How long a stop may take in all; then it ends as a kill would, which loses nothing that was confirmed.",
+        "Longest stop; then the process exits as if killed, which loses nothing confirmed.",
         True,
     )
 
 
 @dataclass(frozen=True)
 class MqttSettings:
-    """How much MQTT clients may ask for, and how much is kept for them."""
+    """Bounds on MQTT clients and their sessions."""
 
-    max_packet_bytes: int = _setting(64 * _MIB, Size(1024, 256 * _MIB), "The largest packet that a client may send.")
-    receive_maximum: int = _setting(
-        65_535, Number(1, 65_535), "Messages above QoS 0 that a client may have on the way to the broker."
+    max_packet_bytes: int = option(64 * _MIB, Size(1024, 256 * _MIB), "Largest packet that a client may send.")
+    receive_maximum: int = option(65_535, Number(1, 65_535), "Unconfirmed messages above QoS 0 of a client.")
+    topic_alias_maximum: int = option(256, Number(0, 65_535), "Topic aliases of a client in either direction.")
+    max_keep_alive: int = option(0, Duration(), "Longest keep alive for clients of version 5; 0 for any.")
+    max_session_expiry: int = option(
+        0, Duration(), "Longest life of a session without a connection; 0 for as long as the client asks."
     )
-    topic_alias_maximum: int = _setting(
-        256, Number(0, 65_535), "Topic aliases that are kept for a client, in either direction."
-    )
-    max_keep_alive: int = _setting(
-        0, Duration(), "Clients of version 5 that would be silent for longer are told this keep alive; 0 for any."
-    )
-    max_session_expiry: int = _setting(
-        0, Duration(), "How long a session is kept without a connection at most; 0 for as long as the client asks."
-    )
-    max_sessions: int = _setting(250_000, Number(1), "Sessions in one virtual host, connected or not.")
-    max_subscriptions: int = _setting(10_000, Number(1), "Topic filters of one session.")
-    session_messages: int = _setting(100_000, Number(1), "Messages that wait for one session that is kept.")
-    session_bytes: int = _setting(256 * _MIB, Size(1, _MOST_BYTES), "How large they are together.")
-    session_overflow: str = _setting(
+    max_sessions: int = option(250_000, Number(1), "Sessions of a virtual host, connected or not.")
+    max_subscriptions: int = option(10_000, Number(1), "Topic filters of a session.")
+    session_messages: int = option(100_000, Number(1), "Messages that wait for a persistent session.")
+    session_bytes: int = option(256 * _MIB, Size(1, _MOST_BYTES), "Bytes of these messages.")
+    session_overflow: str = option(
         DROP_HEAD,
         Choice(DROP_HEAD, REJECT_PUBLISH),
-        "When no more may wait for a session that is kept: the oldest go, or publishers are refused.",
+        "Persistent session that is full: drop the oldest messages, or refuse publishers.",
     )
-    waiting_messages: int = _setting(
-        10_000, Number(1), "Messages that wait in memory for a client that does not keep up; then the oldest go."
+    waiting_messages: int = option(
+        10_000, Number(1), "Messages that wait in memory for a slow client; beyond it, the oldest are dropped."
     )
-    waiting_bytes: int = _setting(16 * _MIB, Size(1, _MOST_BYTES), "How large they are together.")
-    prefetch: int = _setting(
-        1000, Number(1, 32_767), "Messages of a queue, or that waited for it, which a client may hold at once."
-    )
-    retained_messages: int = _setting(
-        1_000_000, Number(0), "Topics of one virtual host with a retained message; then new ones are refused."
-    )
-    retained_bytes: int = _setting(256 * _MIB, Size(0, _MOST_BYTES), "How large those messages are together.")
+    waiting_bytes: int = option(16 * _MIB, Size(1, _MOST_BYTES), "Bytes of these messages.")
+    prefetch: int = option(1000, Number(1, 32_767), "Unsettled messages that a client may hold.")
+    retained_messages: int = option(1_000_000, Number(0), "Retained messages of a virtual host; more are refused.")
+    retained_bytes: int = option(256 * _MIB, Size(0, _MOST_BYTES), "Bytes of these messages.")
 
 
 @dataclass(frozen=True)
 class QueueManagerSettings:
-    """What counts for all queues."""
+    """Settings of all queues."""
 
-    shrink: str = _setting(
+    shrink: str = option(
         REFUSE,
         Choice(REFUSE, DROP),
-        "When the limits of a queue become so small that stored messages would go: refuse the change, or drop them.",
+        "New limits of a queue that would drop stored messages: refuse the change, or drop them.",
         True,
     )
-    auto_commit_interval: int = _setting(
-        5_000, Duration(1), "How often the progress of stream readers that commit by themselves is stored.", True
+    auto_commit_interval: int = option(
+        5_000, Duration(1), "Interval at which the progress of auto-committing stream readers is stored.", True
     )
 
 
@@ -226,38 +212,25 @@ class QueueManagerSettings:
 class Settings:
     """Everything but the queues."""
 
-    listeners: ListenerSettings = ListenerSettings()
-    tls: TlsSettings = TlsSettings()
-    jwt: JwtSettings = JwtSettings()
-    storage: StorageSettings = StorageSettings()
-    cluster: ClusterSettings = ClusterSettings()
-    log: LogSettings = LogSettings()
-    limits: LimitSettings = LimitSettings()
-    mqtt: MqttSettings = MqttSettings()
-    queue_manager: QueueManagerSettings = QueueManagerSettings()
+    listeners: ListenerSettings = option(ListenerSettings(), ListenerSettings)
+    tls: TlsSettings = option(TlsSettings(), TlsSettings)
+    jwt: JwtSettings = option(JwtSettings(), JwtSettings)
+    storage: StorageSettings = option(StorageSettings(), StorageSettings)
+    cluster: ClusterSettings = option(ClusterSettings(), ClusterSettings)
+    log: LogSettings = option(LogSettings(), LogSettings)
+    limits: LimitSettings = option(LimitSettings(), LimitSettings)
+    mqtt: MqttSettings = option(MqttSettings(), MqttSettings)
+    queue_manager: QueueManagerSettings = option(QueueManagerSettings(), QueueManagerSettings)
 
 
 SECTIONS: Final[dict[str, type]] = {part.name: type(part.default) for part in fields(Settings)}
 
 
 def root(queues: Table) -> Table:
-    """The table of a whole file; `queues` is that of one queue."""
-    sections = [Key(name, _table(kind), None, kind.__doc__ or "") for name, kind in SECTIONS.items()]
-    cluster = _table(ClusterSettings)
+    """Return the table of a whole file; `queues` is the table of one queue."""
+    sections = {name: Key(name, table_of(model), None, model.__doc__ or "") for name, model in SECTIONS.items()}
+    cluster = table_of(ClusterSettings)
     again = [Key(name, cluster.keys[name].kind, None, f"The same as `{name}`.") for name in _OF_RAFT]
-    cluster.keys[RAFT] = Key(RAFT, Table(*again), None, "")
-    sections = [Key(key.name, cluster, None, key.help) if key.name == "cluster" else key for key in sections]
-    return Table(*sections, Key("queues", Tables(queues), None, queues.help, is_live=True))
-
-
-def build(values: dict[str, Any]) -> Settings:
-    """The settings of values that were read by `root`."""
-    return Settings(**{name: kind(**values[name]) for name, kind in SECTIONS.items()})
-
-
-def _table(kind: type) -> Table:
-    keys = [
-        Key(part.name, part.metadata["kind"], part.default, part.metadata["help"], part.metadata["is_live"])
-        for part in fields(kind)
-    ]
-    return Table(*keys, help=kind.__doc__ or "")
+    with_raft = Table(*cluster.keys.values(), Key(RAFT, Table(*again), None, ""), help=cluster.help)
+    sections["cluster"] = Key("cluster", with_raft, None, cluster.help)
+    return Table(*sections.values(), Key("queues", Tables(queues), None, queues.help, is_live=True))

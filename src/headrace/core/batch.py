@@ -1,6 +1,7 @@
-"""A turn of the broker: appends, steps and puts that are stored together, and the publishers that wait for them.
+"""A batch of the broker: appends, steps and puts that are stored together, and the publishers that wait for them.
 
-Durable logs and memory logs are in different engines, so a turn has a commit for each.
+Durable logs and memory logs are in different engines, so a batch has a commit for each. Only core/queue/entry.py adds
+messages to it.
 """
 
 import itertools
@@ -9,14 +10,14 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.errors import HeadraceError
 from headrace.model import Message
-from headrace.storage.api import KEPT, Append, Commit, Encoded, Origin
+from headrace.storage.api import Append, Commit, Encoded
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue
 
 Confirm = Callable[[HeadraceError | None], None]
 ConfirmAll = Callable[[int, HeadraceError | None], None]
-"""Told how many of those that were published together are meant."""
+"""Told the number of publishes that it confirms, and why they failed, if they did."""
 
 
 @final
@@ -32,41 +33,38 @@ class _Row:
 
 @final
 class Confirms:
-    """Those who wait for a turn. Whoever publishes to many queues in turn is told once of all, not once of each."""
+    """The publishers that wait for a batch. One that publishes to many queues in a row is told once, not per queue."""
 
-    __slots__ = ("_behind", "_last", "_waiting", "is_awaited")
+    __slots__ = ("_behind", "_last", "is_awaited", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: list[Confirm | _Row] = []
+        self.waiting: list[Confirm | _Row] = []
         self._last: _Row | None = None
-        """The last of those who wait, where more may be added to it."""
+        """The last entry, if more publishes may be added to it."""
         self.is_awaited = False
-        """Whether one of them waits for the disk."""
+        """True if one of them waits for the disk."""
         self._behind: list[tuple[Confirms, HeadraceError | None]] = []
-        """Publishers of later turns whose outcome is known already, and that outcome."""
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        """Publishers of later batches that have ended already, with the outcome."""
 
     def add(self, confirm: Confirm, is_awaited: bool = True) -> None:
-        """Have this called; `is_awaited` says whether it waits for the disk."""
-        self._waiting.append(confirm)
+        """Call `confirm` when the batch ends; `is_awaited` is True if it waits for the disk."""
+        self.waiting.append(confirm)
         self._last = None
         self.is_awaited = self.is_awaited or is_awaited
 
     def add_all(self, confirm: ConfirmAll, count: int, is_awaited: bool) -> None:
-        """Have this called for so many publishes; the very same callable again right behind it is one call."""
+        """Add `count` publishes. The same callable twice in a row is called once."""
         last = self._last
         if last is not None and last.tell is confirm:
             last.count += count
         else:
             last = self._last = _Row(confirm, count)
-            self._waiting.append(last)
+            self.waiting.append(last)
         self.is_awaited = self.is_awaited or is_awaited
 
     def tell(self, error: HeadraceError | None) -> None:
-        """Call all of them; nobody waits any more."""
-        waiting, self._waiting = self._waiting, []
+        """Call and forget all of them."""
+        waiting, self.waiting = self.waiting, []
         self._last = None
         self.is_awaited = False
         for each in waiting:
@@ -80,7 +78,7 @@ class Confirms:
                 later.tell(outcome)
 
     def tell_behind(self, later: "Confirms", error: HeadraceError | None) -> None:
-        """Tell the publishers of a later turn, right after all of these."""
+        """Tell the publishers of a later batch right after all of these."""
         self._behind.append((later, error))
 
 
@@ -88,11 +86,12 @@ _numbers: Final = itertools.count(1)
 
 
 @final
-class Batches:
-    """The queues in the order in which they got something, and what that is.
+class Appends:
+    """The messages for each queue, in the order in which the queues got their first.
 
-    A queue has the number of those that it is in, and its place there: with a message for each of a thousand queues,
-    that takes a third of the instructions of a dictionary. One that was put into others meanwhile gets a second place.
+    A queue has the number of the appends that it is in, and its place there: with a message for each of a thousand
+    queues, that takes a third of the instructions of a dictionary. A queue that was added to other appends meanwhile
+    gets a second place.
     """
 
     __slots__ = ("_is_counted", "_number", "appends", "deliver_before_sync", "queues", "size_bytes")
@@ -101,109 +100,100 @@ class Batches:
         self._number = next(_numbers)
         self.queues: list[Queue] = []
         self.appends: list[Append] = []
-        """What each of them gets."""
+        """One for each of the queues."""
         self._is_counted = False
-        """Whether a queue among them has a limit, and knows what is on its way to it."""
+        """True if one of the queues has a limit, and counts the messages on their way to it."""
         self.size_bytes = 0
-        """That of all payloads."""
+        """The size of all payloads."""
         self.deliver_before_sync = True
-        """Whether all of them, when they got something, allowed that it is delivered before it is synced."""
-
-    def __bool__(self) -> bool:
-        return len(self.queues) > 0
+        """True if each queue allowed delivery before the sync when it got its first message."""
 
     def add(self, queue: "Queue", message: Message) -> None:
         if queue.is_limited:
             self._is_counted = True
         size_bytes = len(message.payload)
         self.size_bytes += size_bytes
-        if queue.batches == self._number:
-            self.appends[queue.batch].add(message, size_bytes)
+        if queue.appends_number == self._number:
+            self.appends[queue.append_at].add(message, size_bytes)
         else:
             self._begin(queue, Append("", [message], size_bytes, at=queue.log))
 
     def add_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
-        """The list belongs to this from now on."""
+        """Add messages to a queue without limits. The list belongs to this object from now on."""
         self.size_bytes += size_bytes
-        if queue.batches == self._number:
-            self.appends[queue.batch].extend(messages, size_bytes)
+        if queue.appends_number == self._number:
+            self.appends[queue.append_at].extend(messages, size_bytes)
         else:
             self._begin(queue, Append("", messages, size_bytes, at=queue.log))
+
+    def add_whole(self, queue: "Queue", append: Append) -> None:
+        """Add encoded rows, or copies with their origin: no other messages go into the same append."""
+        if queue.is_limited:
+            self._is_counted = True
+        self.size_bytes += append.size_bytes
+        if append.encoded is not None:
+            self.deliver_before_sync = False
+        self._begin(queue, append)
+        queue.appends_number = 0
 
     def _begin(self, queue: "Queue", append: Append) -> None:
         if not queue.deliver_before_sync:
             self.deliver_before_sync = False
-        queue.batches = self._number
-        queue.batch = len(self.queues)
+        queue.appends_number = self._number
+        queue.append_at = len(self.queues)
         self.queues.append(queue)
         self.appends.append(append)
 
-    def remove(self, queue: "Queue") -> int:
-        """Drop the messages for this queue; returns the bytes of their payloads."""
-        if queue not in self.queues:
-            return 0
+    def remove(self, is_meant: "Callable[[Queue, Append], bool]") -> int:
+        """Drop some of the appends; returns the bytes of their payloads."""
         before = self.size_bytes
-        queues, self.queues = self.queues, []
-        appends, self.appends = self.appends, []
-        self._number = next(_numbers)
-        self.size_bytes = 0
-        for at, other in enumerate(queues):
-            if other is not queue:
-                self._begin(other, appends[at])
-                self.size_bytes += appends[at].size_bytes
+        kept = [
+            (queue, append)
+            for queue, append in zip(self.queues, self.appends, strict=True)
+            if not is_meant(queue, append)
+        ]
+        if len(kept) == len(self.queues):
+            return 0
+        self._number = next(_numbers)  # the queues find their places anew
+        self.queues = [queue for queue, _ in kept]
+        self.appends = [append for _, append in kept]
+        self.size_bytes = sum([append.size_bytes for append in self.appends])
         return before - self.size_bytes
 
     def unstage(self) -> None:
-        """Tell the queues that all of it is in their logs now, or never will be."""
+        """Tell the queues with limits that the messages are in their logs now, or never will be."""
         if self._is_counted:
             for at, queue in enumerate(self.queues):
-                queue.unstaged(self.appends[at].messages)
+                queue.unstaged(self.appends[at])
 
 
 @final
-class Copied:
-    """Messages of a stream for a queue that is filled from it: see assigner.py."""
-
-    __slots__ = ("messages", "origin", "queue")
-
-    def __init__(self, queue: "Queue", log: str) -> None:
-        self.queue = queue
-        self.messages: list[Message] = []
-        self.origin = Origin(log, [])
-
-    def add(self, offset: int, message: Message) -> None:
-        self.messages.append(message)
-        self.origin.offsets.append(offset)
-
-
-@final
-class Turn:
-    """Changes that go into the logs together. What clients publish may fail; what is moved or settled is retried."""
+class Batch:
+    """Changes that are stored together. When it fails, messages of clients are refused; the rest is retried."""
 
     __slots__ = (
         "ack_due_us",
         "before_commit",
         "confirms",
-        "copied",
-        "dedup_keys",
         "done",
         "durable",
-        "encoded",
         "entered",
         "failures",
         "is_barrier",
+        "is_for_memory",
         "is_promised",
         "is_rehearsal",
         "long_steps",
         "memory",
         "moved",
+        "moved_in_memory",
         "number",
-        "passing",
         "published",
         "sent_us",
         "size_bytes",
         "touched",
         "touched_in_memory",
+        "transient",
         "used",
     )
 
@@ -211,49 +201,47 @@ class Turn:
         self.number = next(_numbers)
         self.durable = Commit()
         self.memory = Commit()
-        self.published = Batches()
-        """What clients published to durable queues."""
-        self.passing = Batches()
-        """The same for queues that only memory holds."""
-        self.encoded: dict[Queue, list[Encoded]] = {}
-        """What they published to durable queues in bulk."""
-        self.moved: dict[Queue, list[Message]] = {}
-        """Dead letters and the like: they must arrive if the settlement that goes with them does."""
-        self.copied: list[Copied] = []
-        """The same for what queues get from streams, with how far they are there."""
+        self.published = Appends()
+        """Messages of clients for durable queues."""
+        self.transient = Appends()
+        """Messages of clients for queues in memory."""
+        self.moved = Appends()
+        """Dead letters, copies of a stream and the like: they must arrive if the steps of the same batch do."""
+        self.moved_in_memory = Appends()
+        """The same for queues in memory."""
         self.long_steps = 0
-        """How many steps of long work are in it: see pipeline.py."""
+        """The number of steps of long work in it: see pipeline.py."""
         self.used: list[Callable[[], None]] = []
-        """Called when what the turn brings is in the logs, or never will be."""
+        """Called when the messages are visible, or never will be."""
         self.entered: list[Callable[[], None]] = []
-        """Called when what clients published is in the logs, or never will be, whatever becomes of the rest."""
-        self.dedup_keys: list[bytes] = []
-        """Keys that say that something was published: stored with it, refused with it."""
+        """Called when the messages of clients are visible, or never will be."""
         self.size_bytes = 0
-        """Payload bytes of what clients published."""
+        """Payload bytes of the messages of clients."""
         self.confirms = Confirms()
         self.ack_due_us = 0
-        """When publishers are told that it is not stored, if it is not by then; 0 for never."""
+        """The time when publishers are told that the batch is not durable yet; 0 for never."""
         self.is_barrier = False
-        """Whether it must go through storage even when it is empty, because somebody waits for all before it."""
+        """True if it goes through storage even when empty, because somebody waits for all before it."""
         self.is_promised = False
-        """Whether clients are told of what is in it besides messages: what is declared, bound, deleted, purged."""
+        """True if clients are told of a declaration, binding, deletion or purge in it."""
+        self.is_for_memory = False
+        """True if a part of it may be for queues that only memory holds."""
         self.touched: list[Queue] = []
         """Durable queues in which something was settled: their logs may have become shorter."""
         self.touched_in_memory: list[Queue] = []
-        """The others."""
+        """The same for queues in memory."""
         self.before_commit: Callable[[Commit], None] | None = None
-        """Called when all before it is stored; may add to what is stored, or raise and have nothing of it happen."""
+        """Called when all before it is durable. It may add to the commit, or raise and stop the whole batch."""
         self.done: Confirm | None = None
-        """Set for a transaction: nothing of it is retried, and this is told how it ended."""
+        """Set for a transaction: it is told how the batch ended, and nothing of the batch is retried."""
         self.is_rehearsal = False
-        """Whether all that is staged here was stored already and only has to happen in memory."""
+        """True if all of it is stored already and only has to happen in memory."""
         self.sent_us = 0
-        """When it was sent to storage; 0 when it did not have to be."""
+        """The time when it was sent to storage; 0 if it did not have to be."""
         self.failures = 0
 
     def define(self, table: str, key: bytes, value: bytes | None) -> None:
-        """Keep what a client declares, or with None forget it."""
+        """Store a client's declaration, or forget it with None."""
         self.is_promised = True
         if value is None:
             self.durable.delete(table, key)
@@ -261,157 +249,194 @@ class Turn:
             self.durable.put(table, key, value)
 
     def commit_for(self, queue: "Queue") -> Commit:
-        """Where the steps of this queue's groups go."""
-        return self.durable if queue.durable else self.memory
+        """The commit that takes the steps of this queue's groups."""
+        if queue.durable:
+            return self.durable
+        self.is_for_memory = True
+        return self.memory
 
-    def publish(self, queue: "Queue", message: Message) -> None:
+    # -- messages, added by core/queue/entry.py alone ----------------------------------------------------------------
+
+    def append_published(self, queue: "Queue", message: Message) -> None:
         self.size_bytes += len(message.payload)
-        (self.published if queue.durable else self.passing).add(queue, message)
+        if queue.durable:
+            self.published.add(queue, message)
+        else:
+            self.is_for_memory = True
+            self.transient.add(queue, message)
+
+    def append_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
+        """Add messages of a client. The list belongs to the batch from now on."""
+        self.size_bytes += size_bytes
+        if queue.durable:
+            self.published.add_all(queue, messages, size_bytes)
+        else:
+            self.is_for_memory = True
+            self.transient.add_all(queue, messages, size_bytes)
+
+    def append_rows(self, queue: "Queue", rows: Encoded) -> None:
+        """Add encoded rows of a client to a durable queue."""
+        self.size_bytes += rows.payload_bytes
+        self.durable.is_encoded = True
+        self.published.add_whole(queue, Append("", [], rows.payload_bytes, rows, at=queue.log))
+
+    def append_moved(self, queue: "Queue", message: Message) -> None:
+        if queue.durable:
+            self.moved.add(queue, message)
+        else:
+            self.is_for_memory = True
+            self.moved_in_memory.add(queue, message)
+
+    def append_copies(self, queue: "Queue", copies: Append) -> None:
+        """Add copies of a stream's messages, with their origin, to a durable queue."""
+        self.moved.add_whole(queue, copies)
+
+    def collect(self) -> Commit:
+        """The durable commit with all appends, ready for storage."""
+        commit = self.durable
+        commit.appends = [*self.published.appends, *self.moved.appends]
+        commit.size_bytes += self.published.size_bytes + self.moved.size_bytes
+        return commit
+
+    def collect_memory(self) -> tuple[Commit, list[Appends]]:
+        """The commit for logs in memory with all their appends, which leave the batch."""
+        self.is_for_memory = False
+        commit, self.memory = self.memory, Commit()
+        found = [appends for appends in (self.transient, self.moved_in_memory) if appends.queues]
+        for appends in found:
+            commit.add_all(appends.appends, appends.size_bytes)
+        if self.transient.queues:
+            self.size_bytes -= self.transient.size_bytes  # it waits for no disk
+            self.transient.unstage()
+            self.transient = Appends()
+        if self.moved_in_memory.queues:
+            self.moved_in_memory = Appends()
+        return commit, found
 
     def wait_until(self, due_us: int) -> None:
-        """Have publishers wait until then, at most."""
+        """Let publishers wait until this time at most."""
         if not self.ack_due_us or due_us < self.ack_due_us:
             self.ack_due_us = due_us
 
-    def publish_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
-        """The list is the turn's from now on."""
-        self.size_bytes += size_bytes
-        (self.published if queue.durable else self.passing).add_all(queue, messages, size_bytes)
-
-    def publish_encoded(self, queue: "Queue", rows: Encoded) -> None:
-        self.size_bytes += rows.payload_bytes
-        self.encoded.setdefault(queue, []).append(rows)
-
-    def move(self, queue: "Queue", message: Message) -> None:
-        self.moved.setdefault(queue, []).append(message)
-
     def touch(self, queue: "Queue") -> None:
-        """Something was settled in this queue."""
+        """Note that something was settled in this queue."""
         if queue.touched != self.number:
             queue.touched = self.number
-            (self.touched if queue.durable else self.touched_in_memory).append(queue)
+            if queue.durable:
+                self.touched.append(queue)
+            else:
+                self.is_for_memory = True
+                self.touched_in_memory.append(queue)
+
+    # -- contents ----------------------------------------------------------------------------------------------------
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for the disk. Nobody waits for settlements: they are safe within a second."""
+        """True if somebody waits for the disk. Nobody waits for settlements: they are durable within a second."""
         if self.done is not None or self.is_barrier or self.is_promised:
             return True
         return self.confirms.is_awaited or bool(self.durable.puts or self.durable.drops)
 
     def can_wait(self, most_steps: int) -> bool:
-        """Whether there is nothing but a few settlements in it, which nobody waits for."""
-        if self.published or self.passing or self.moved or self.copied or self.confirms:
+        """True if it holds nothing but a few settlements, which nobody waits for."""
+        if self.published.queues or self.moved.queues or self.confirms.waiting or self.is_for_memory or self.entered:
             return False
-        if self.memory.steps or self.is_awaited or self.entered:
-            return False
-        return len(self.durable.steps) <= most_steps
+        return len(self.durable.steps) <= most_steps and not self.is_awaited
 
     @property
     def deliver_before_sync(self) -> bool:
-        """Whether it may be used once it is written and before it is synced: nobody then sees what could vanish but
-        consumers that do not know by which offset."""
-        commit = self.durable
+        """True if no consumer of these queues learns offsets, so it may see messages that are not durable."""
         if self.done is not None or self.is_barrier or self.is_promised:
             return False
-        if self.encoded or commit.puts or commit.drops:
+        if self.durable.puts or self.durable.drops:
             return False
-        if not self.published.deliver_before_sync:
-            return False
-        for queue in self.moved:
-            if not queue.deliver_before_sync:
-                return False
-        for copied in self.copied:
-            if not copied.queue.deliver_before_sync:
-                return False
-        return True
+        return self.published.deliver_before_sync and self.moved.deliver_before_sync
 
     @property
     def is_plain(self) -> bool:
-        """Whether settlements need not be stored with it: there is nothing in it but what clients published, and what
-        groups did."""
-        if self.moved or self.copied or self.encoded or self.dedup_keys or self.is_barrier or self.is_promised:
+        """True if settlements need not be stored with it: it holds only messages of clients and steps of groups."""
+        if self.moved.queues or self.moved_in_memory.queues or self.is_barrier or self.is_promised:
             return False
         return not (self.durable.puts or self.durable.drops)
 
     @property
-    def appended(self) -> "list[Queue]":
-        """The durable queues that single messages are for, in the order in which they stand in the commit."""
-        found = self.published.queues
-        if self.moved or self.copied:
-            moved = [queue for queue in self.moved if queue.durable]
-            return [*found, *moved, *[copied.queue for copied in self.copied]]
-        return found
-
-    @property
     def is_empty(self) -> bool:
-        if self.published or self.passing or self.encoded or self.moved or self.copied:
+        if self.published.queues or self.moved.queues or self.confirms.waiting or self.is_barrier:
             return False
-        if (
-            self.confirms
-            or self.is_barrier
-            or self.dedup_keys
-            or self.touched
-            or self.touched_in_memory
-            or self.entered
-        ):
+        if self.is_for_memory or self.touched or self.entered or self.used:
             return False
-        if self.used:
-            return False
-        return self.durable.is_empty and self.memory.is_empty
+        return self.durable.is_empty
+
+    # -- its end -----------------------------------------------------------------------------------------------------
 
     def give_up(self, error: HeadraceError) -> None:
-        """Tell the publishers that they need not wait; what comes of it is for nobody to hear any more."""
+        """Tell the publishers that the wait is over; nobody hears of the outcome any more."""
         self.ack_due_us = 0
         self.confirms.tell(error)
 
-    def tell(self, error: HeadraceError | None, before: "Turn | None") -> None:
-        """Tell the publishers how the turn ended, after those of the turn `before`, which is not synced yet."""
+    def tell(self, error: HeadraceError | None, before: "Batch | None") -> None:
+        """Tell the publishers how the batch ended, after those of the batch `before`, which is not durable yet."""
         if before is None:
             self.confirms.tell(error)
-        elif self.confirms:
+        elif self.confirms.waiting:
             before.confirms.tell_behind(self.confirms, error)
             self.confirms = Confirms()
             if self.ack_due_us:
                 before.wait_until(self.ack_due_us)
 
-    def refuse(self, error: HeadraceError, before: "Turn | None") -> None:
-        """Tell the publishers, in their order, that nothing came of it; what else is in the turn stays."""
+    def refuse(self, error: HeadraceError, before: "Batch | None") -> None:
+        """Refuse the messages of clients, and tell their publishers in order; everything else stays."""
         self.unstage()
-        for key in self.dedup_keys:
-            self.durable.delete(KEPT, key)
-        self.dedup_keys = []
         self.size_bytes = 0
         self.is_barrier = False
         self.tell(error, before)
         self.tell_entered()
 
     def tell_entered(self) -> None:
-        """Tell those who wait for what clients published that they need not wait any more."""
-        if self.entered:
-            entered, self.entered = self.entered, []
-            for tell in entered:
-                tell()
+        """Tell the callers that wait until the messages of clients are visible."""
+        entered, self.entered = self.entered, []
+        for tell in entered:
+            tell()
+
+    def tell_used(self) -> None:
+        """Tell the callers that wait until all messages are visible."""
+        for tell in self.used:
+            tell()
 
     def unstage(self) -> None:
-        """Have nothing of what clients published go into the logs."""
-        for batches in (self.published, self.passing):
-            batches.unstage()
-        for queue, parts in self.encoded.items():
-            queue.unstaged_encoded(parts)
-        self.published = Batches()
-        self.passing = Batches()
-        self.encoded = {}
+        """Take the messages of clients out."""
+        self.published.unstage()
+        self.transient.unstage()
+        self.published = Appends()
+        self.transient = Appends()
+        self.reset()
+
+    def reset(self) -> None:
+        """Take all appends out of the commit; `collect` adds those again that are still in the batch."""
+        commit = self.durable
+        commit.appends = []
+        commit.is_encoded = False
+        commit.size_bytes = sum([len(key) + len(value or b"") for (_, key), value in commit.puts.items()])
+
+    def forget_queue(self, queue: "Queue") -> None:
+        """Take out all messages for a queue that is gone."""
+        self.size_bytes -= self.published.remove(lambda other, _: other is queue)
+        self.size_bytes -= self.transient.remove(lambda other, _: other is queue)
+        self.moved.remove(lambda other, _: other is queue)
+        self.moved_in_memory.remove(lambda other, _: other is queue)
 
     def forget_log(self, commit: Commit, name: str) -> None:
-        """Leave out what one of the two commits says about this log."""
+        """Take out the steps and moved messages of this log from one of the two commits."""
         commit.steps = [step for step in commit.steps if step.log != name]
         commit.truncations.pop(name, None)
-        is_durable = commit is self.durable
-        for queue in [queue for queue in self.moved if queue.durable is is_durable and queue.log.name == name]:
-            del self.moved[queue]
-        copied, self.copied = self.copied, []
-        for each in copied:
-            if is_durable and name in (each.queue.log.name, each.origin.log):
-                each.queue.unstaged(each.messages)
-            else:
-                self.copied.append(each)
+        moved = self.moved if commit is self.durable else self.moved_in_memory
+
+        def is_about(queue: "Queue", append: Append) -> bool:
+            origin = append.origin
+            if queue.log.name != name and (origin is None or origin.log != name):
+                return False
+            if origin is not None:
+                queue.unstaged(append)
+            return True
+
+        moved.remove(is_about)

@@ -1,9 +1,10 @@
 """One virtual host: publish, consume, settle, declare, administer: all that a protocol may call. No sockets.
 
-Nothing here waits. Calls change what is in memory and stage what must be stored; once per turn of the event loop all
-of it becomes one commit, and when that is safe, publishers are confirmed and consumers get what was published.
+Nothing here waits. Calls change memory and fill the open batch. Once per turn of the event loop the batch is stored;
+when it is visible consumers get its messages, and when it is durable publishers are confirmed.
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,10 +13,10 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.config.replication import MAIN
 from headrace.core.batch import Confirm, ConfirmAll
-from headrace.core.feeds.feed import Follower
+from headrace.core.feeds.feed import FedQueue
 from headrace.core.flow import Flow, Intake, Statistics
 from headrace.core.ledger import Ledger, ProtocolStore
-from headrace.core.pipeline import Line, Schedule, take_steps, together
+from headrace.core.pipeline import CommitPipeline, Schedule, take_steps, together
 from headrace.core.properties import Codecs
 from headrace.core.publishing import Bulk, Publishing
 from headrace.core.pubsub.pubsub import PubSub, SessionQueues
@@ -23,15 +24,14 @@ from headrace.core.pubsub.retained import Retained
 from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, DEFAULT_BOUNDS, Bounds, Envelope, Session, Will
 from headrace.core.pubsub.sessions import Sessions, SessionStore
 from headrace.core.queue.claims import Claims
-from headrace.core.queue.definition import EPHEMERAL, RESUME, QueueDefinition, offset_at, parse_position
-from headrace.core.queue.dispatch import AT_A_TIME, Browser, Consumer, Credit, Delivery, Show, glance_at_deliveries
+from headrace.core.queue.definition import EPHEMERAL, RESUME, QueueDefinition, parse_position
+from headrace.core.queue.dispatch import Consumer, Credit, Delivery
 from headrace.core.queue.group import ACK, Group, PendingEntry, mode_to_join
-from headrace.core.queue.history import HISTORY_PREFIX, read_entry
-from headrace.core.queue.queue import DEFAULT_GROUP, Queue, group_named, remove_group
-from headrace.core.queue.queues import Queues
+from headrace.core.queue.queue import DEFAULT_GROUP, Browser, Queue, Show
+from headrace.core.queue.queues import HISTORY_PREFIX, Queues
 from headrace.core.queue.stream import StreamGroup
-from headrace.core.queue.work import WorkGroup, reclaim, take_one
-from headrace.core.routing.address import effective_group, is_address
+from headrace.core.queue.work import WorkGroup
+from headrace.core.routing.address import MAX_OFFSET, effective_group, is_address
 from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.routing.topics import quoted
 from headrace.core.routing.topology import DEFAULT_HOST, Topology, topic_of, unscoped
@@ -45,10 +45,10 @@ from headrace.storage.group_state import STREAM, WORK
 
 @final
 class Groups:
-    """The groups of one virtual host. Each call is about one queue and one group."""
+    """The groups of one virtual host, for administration. Each call names one queue and one group."""
 
-    def __init__(self, line: Line, queues: Queues, clock: Clock) -> None:
-        self._line = line
+    def __init__(self, pipeline: CommitPipeline, queues: Queues, clock: Clock) -> None:
+        self._pipeline = pipeline
         self._queues = queues
         self._clock = clock
 
@@ -58,41 +58,41 @@ class Groups:
         consumer = members.holder(offset)
         if consumer is None and isinstance(members, StreamGroup) and members.was_read(offset):
             return  # settled already, as by PUBACK, or read without being held
-        if consumer is None or consumer.group is not members:  # a transaction may be about to settle it
+        if consumer is None or consumer.group is not members:  # a transaction may hold it
             raise Refused(f"offset {offset} of queue {name!r} is not pending in group {group!r}")
-        members.settle(self._line.open(), consumer, offset, outcome, self._clock.now_us())
-        self._line.pump_soon(members.queue)
+        members.settle(self._pipeline.open(), consumer, offset, outcome, self._clock.now_us())
+        self._pipeline.pump_soon(members.queue)
 
     def commit(self, name: str, group: str, offset: int) -> None:
-        """Everything below `offset` is processed by a stream group. Raises Refused above its cursor."""
+        """Mark everything below `offset` as processed by a stream group. Raises Refused above its cursor."""
         members = self._stream(name, group, "acknowledge messages instead")
-        members.commit(self._line.open(), offset)
-        self._line.pump_soon(members.queue)
+        members.commit(self._pipeline.open(), offset)
+        self._pipeline.pump_soon(members.queue)
 
     def report(self, name: str, group: str, offset: int) -> None:
-        """A reader of its own, such as a Spark query, is done with everything below `offset`; the group is made.
+        """Record that an outside reader, such as a Spark query, has processed all below `offset`; makes the group.
 
         Raises NotFound, Refused when the group is a work group or has consumers, Corrupt.
         """
         queue = self._queues.usable(name, self._queues.topology.queue(name).owner)
-        members = group_named(queue, self._line.open(), group, STREAM, "", True)
+        members = queue.open_group(self._pipeline.open(), group, STREAM)
         if not isinstance(members, StreamGroup) or len(members.consumers):
             raise Refused(f"group {group!r} of queue {name!r} has consumers of its own: use another name")
-        members.seek(self._line.open(), offset)
+        members.seek(self._pipeline.open(), offset)
         if queue.definition.retention.keep_until_archived:
-            queue.disposal.retain(self._line.open(), self._clock.now_us())
+            queue.disposal.retain(self._pipeline.open(), self._clock.now_us())
 
     def seek(self, name: str, group: str, position: object) -> None:
-        """Have a stream group go on reading elsewhere."""
+        """Move a stream group to another position."""
         members = self._stream(name, group, "it cannot be moved")
-        members.seek(self._line.open(), offset_at(members.queue, parse_position(position)))
-        self._line.pump_soon(members.queue)
+        members.seek(self._pipeline.open(), members.queue.offset_at(parse_position(position)))
+        self._pipeline.pump_soon(members.queue)
 
     def delete(self, name: str, group: str) -> int:
         """Forget a group; returns how many messages it had not finished. Raises NotFound, Refused.
 
-        A group with consumers stays, and so does one whose progress is all that is known of what was acknowledged:
-        the default group of a work queue, and the last group that settles its messages.
+        A group with consumers stays. So do the default group of a work queue and the last group that settles its
+        messages, as only their progress says which messages were acknowledged.
         """
         queue = self._queues.find(name)
         members = queue.groups.get(group)
@@ -101,24 +101,24 @@ class Groups:
         if isinstance(members, WorkGroup) and not queue.is_stream:
             _check_forgettable(queue, members)
         unfinished = members.lag
-        turn = self._line.open()
-        remove_group(queue, turn, group)
-        self._queues.pauses.forget(turn, members)
+        batch = self._pipeline.open()
+        queue.remove_group(batch, group)
+        self._queues.pauses.forget(batch, members)
         return unfinished
 
     def pause(self, name: str, group: str, is_paused: bool = True) -> None:
-        """Deliver nothing to a group from now on, over restarts too, or go on. What is with consumers stays there."""
+        """Pause deliveries to a group, over restarts too, or go on. Consumers keep their messages."""
         members = self._find(name, group)
         if members.is_paused != is_paused:
-            self._queues.pauses.set(self._line.open(), members, is_paused)
-            self._line.pump_soon(members.queue)
+            self._queues.pauses.set(self._pipeline.open(), members, is_paused)
+            self._pipeline.pump_soon(members.queue)
 
     def pending(self, name: str, group: str = DEFAULT_GROUP) -> list[PendingEntry]:
-        """What a group has delivered and not settled: who holds which offset until when. Raises NotFound, Corrupt."""
+        """Return the pending offsets of a group, with their consumers and ends. Raises NotFound, Corrupt."""
         return self._find(name, group).pending()
 
     def _settled_in(self, name: str, group: str, offset: int) -> Group:
-        """The group of that name. The name without its filter will do where one such group has the offset pending."""
+        """Return the group of that name; without its filter if only one such group has the offset pending."""
         queue = self._queues.usable(name, self._queues.topology.queue(name).owner)
         named = _without_filter(queue, group)
         pending = [members for members in named if members.holder(offset) is not None]
@@ -143,7 +143,7 @@ class Groups:
 
 
 def _check_forgettable(queue: Queue, group: WorkGroup) -> None:
-    """Raises Refused when messages that were acknowledged or tried would be delivered again as if they were new."""
+    """Raise Refused if deleting the group would deliver acknowledged or tried messages again as new ones."""
     state = group.state
     is_known = state.settled_count > 0 or state.has_pending or state.committed > queue.first_offset
     is_last = len(queue.work_groups()) == 1
@@ -155,209 +155,85 @@ def _check_forgettable(queue: Queue, group: WorkGroup) -> None:
 
 
 def _without_filter(queue: Queue, name: str) -> list[Group]:
-    """The groups that a name without a filter may mean; none where a group has that very name."""
+    """Return the groups that a name without a filter may mean; none if a group has that very name."""
     if name in queue.groups:
         return []
     return [group for group in queue.groups.values() if group.name.partition("@")[0] == name]
 
 
-_HELD: Final = 1000
-"""What a consumer holds at most to give it back in one step."""
-_GIVEN_BACK: Final = 5
-"""What it gives back of more in one step, of which there are a hundred in a turn."""
-
-
-@final
-class Consuming:
-    """The way of consumers into the groups of one virtual host, and out again."""
-
-    def __init__(self, queues: Queues, line: Line, clock: Clock) -> None:
-        self._queues = queues
-        self._line = line
-        self._clock = clock
-
-    def join(
-        self,
-        name: str,
-        consumer: Consumer,
-        group: str,
-        key_filter: str,
-        mode: int,
-        position: object,
-        auto_commit: bool,
-        exclusive: bool,
-    ) -> Group:
-        """See Broker.consume."""
-        queue = self._queues.usable(name, consumer.owner)
-        place = parse_position(position)
-        mode = mode or mode_to_join(queue, group)
-        group = effective_group(group or (consumer.name if mode == STREAM else DEFAULT_GROUP), key_filter)
-        turn = self._line.open()
-        members = group_named(queue, turn, group, mode, key_filter, auto_commit)
-        if queue.definition.kind == EPHEMERAL:
-            consumer.auto_ack = True
-        if isinstance(members, StreamGroup):
-            members.agree(auto_commit)
-            members.select(consumer.selector)
-            consumer.selector = None  # the readers of a stream have one position, and so one selector
-        is_first = not len(members.consumers)
-        members.consumers.join(consumer, exclusive)
-        consumer.group = members
-        queue.had_consumers = True
-        queue.touch(self._clock.now_us())
-        if isinstance(members, StreamGroup) and place[0] != RESUME and is_first:
-            members.seek(turn, offset_at(queue, place))
-        self._line.pump_soon(queue)
-        return members
-
-    def leave(self, consumer: Consumer, keep: bool) -> None:
-        """See Broker.cancel."""
-        group = consumer.group
-        if group is None:
-            return
-        queue = group.queue
-        if keep and consumer.holding:
-            group.consumers.leave(consumer)
-            queue.touch(self._clock.now_us())
-        else:
-            queue.leave(self._line.open(), consumer, self._clock.now_us())
-        if queue.definition.auto_delete and queue.had_consumers and not queue.consumers:
-            self._queues.drop(queue)
-        else:
-            self._line.pump_soon(queue)
-
-    def give_back(self, consumer: Consumer) -> Iterator[None]:
-        """See Broker.give_back."""
-        group = consumer.group
-        if not isinstance(group, WorkGroup) or consumer.holding <= _HELD:
-            return
-        held = consumer.held()
-        group.returning += 1
-        try:
-            for start in range(0, len(held), _GIVEN_BACK):
-                if consumer.group is not group:
-                    return  # the queue is gone
-                group.give_back(self._line.open(), consumer, held[start : start + _GIVEN_BACK], self._clock.now_us())
-                self._line.pump_soon(group.queue)
-                yield
-        finally:
-            group.returning -= 1
-            self._line.pump_soon(group.queue)
-
-    def take(self, name: str, consumer: Consumer, group: str) -> Delivery | None:
-        """See Broker.get."""
-        queue = self._queues.usable(name, consumer.owner)
-        if queue.definition.is_stream:
-            raise Refused(f"queue '{name}' is a stream: consume it, single messages cannot be taken from it")
-        turn = self._line.open()
-        members = group_named(queue, turn, group or DEFAULT_GROUP, WORK)
-        queue.touch(self._clock.now_us())
-        assert isinstance(members, WorkGroup)
-        if consumer.group not in (None, members):
-            raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
-        try:
-            delivery = take_one(members, turn, consumer, self._clock.now_us())
-        except Corrupt as error:
-            queue.refuse(error)
-            raise
-        if consumer.holding:
-            consumer.group = members
-        return delivery
-
-    def reclaim(self, name: str, group: str, consumer: Consumer) -> list[Delivery]:
-        """See Broker.reclaim."""
-        queue = self._queues.topology.queues.get(name)
-        members = queue.groups.get(group) if queue is not None and not queue.is_gone else None
-        return reclaim(members, consumer, self._clock.now_us()) if isinstance(members, WorkGroup) else []
-
-    def browse(
-        self, name: str, show: Show, selector: Selector | None, ended: Callable[[], None], owner: object
-    ) -> Browser:
-        """See Broker.browse."""
-        queue = self._queues.usable(name, owner)
-        browser = Browser(queue, show, selector, ended)
-        queue.browsers += (browser,)
-        queue.touch(self._clock.now_us())
-        return browser
-
-    def end_browser(self, browser: Browser) -> None:
-        """See Broker.end_browser."""
-        queue = browser.queue
-        queue.browsers = tuple([other for other in queue.browsers if other is not browser])
-
-
 _TABLES: Final = (EXCHANGES, BINDINGS, RETAINED, SESSIONS, TRANSACTIONS, KEPT)
-"""Where the host has something under keys that begin with its name, besides its queues."""
+"""Tables in which the keys of a host begin with its name, besides its queues."""
 
 _KEYS_AT_ONCE: Final = 1000
 
 
 @final
 class Administration:
-    """One virtual host, as its configuration and whoever may delete it see it."""
+    """One virtual host, for its configuration and for its deletion."""
 
-    def __init__(self, engine: Engine, queues: Queues, line: Line, clock: Clock) -> None:
+    def __init__(self, engine: Engine, queues: Queues, pipeline: CommitPipeline, clock: Clock) -> None:
         self._engine = engine
         self._queues = queues
-        self._line = line
+        self._pipeline = pipeline
         self._clock = clock
         self.on_dissolved: dict[object, Callable[[], None]] = {}
-        """See Broker.on_dissolved."""
+        """Calls by owner, made when the virtual host is deleted: connections to it must end."""
 
     def alter(self, definition: QueueDefinition, is_start: bool = False) -> None:
-        """Have a queue that exists be as defined, of the same type and durability: see configured.py. Raises NotFound.
+        """Change a queue to a definition of the same type and durability: see configured.py. Raises NotFound.
 
-        What it leaves no room for goes. Priorities and single consumers change at a start only.
+        Messages beyond its limits go. Priorities and single consumers change at a start only.
         """
         self._queues.alter(self._queues.find(definition.name), definition, is_start)
 
     def loss(self, definition: QueueDefinition) -> int:
-        """How many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
+        """Return how many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
         return self._queues.usable(definition.name, None).disposal.loss(definition, self._clock.now_us())
 
-    def follower(self, queue: Queue) -> Follower | None:
-        """How far a queue is in the stream that it is filled from; None for one that is not."""
+    def follower(self, queue: Queue) -> FedQueue | None:
+        """Return the progress of a queue in the stream that it is filled from; None if it is not."""
         return self._queues.assigner.of(queue)
 
     def limit(self, unwritten_bytes: int, memory_bytes: int, auto_commit_ms: int) -> None:
-        """What may be on its way to the disk, and in queues in memory, before publishers have to wait; and how often
-        streams' readers that commit by themselves have their progress stored."""
-        self._line.flow.limit(unwritten_bytes, memory_bytes)
+        """Set how much may be unwritten, and in memory queues, before publishers wait; and the auto-commit interval."""
+        self._pipeline.flow.limit(unwritten_bytes, memory_bytes)
         self._queues.auto_commit_us = auto_commit_ms * 1000
 
     def dissolve(self, dissolved: Callable[[Commit], None]) -> None:
-        """The virtual host goes: its connections are ended, and all that is stored of it is removed.
+        """Delete the virtual host: end its connections and remove all its stored state.
 
-        A large one goes in several commits. `dissolved` is called with the last of them, may add to it, and has to call
+        A large one goes in several commits. `dissolved` is called with the last of them, may add to it, and must call
         `end`.
         """
         for tell in list(self.on_dissolved.values()):
             tell()
-        take_steps(self._line, self._remove_all(), lambda: dissolved(self._line.open().durable))
+        take_steps(self._pipeline, self._remove_all(), lambda: dissolved(self._pipeline.open().durable))
 
     def _remove_all(self) -> Iterator[None]:
         yield from self._queues.drop_all()
         for table in _TABLES:
             for number, (key, _) in enumerate(list(self._engine.items(table)), 1):
                 if unscoped(self._queues.topology.host, key.decode(errors="replace")) is not None:
-                    self._line.open().durable.delete(table, key)
+                    self._pipeline.open().durable.delete(table, key)
                 if number % _KEYS_AT_ONCE == 0:
                     yield
-        for table, key in self._line.staged_keys():
-            self._line.open().durable.delete(table, key)
+        for table, key in self._pipeline.staged_keys():
+            self._pipeline.open().durable.delete(table, key)
 
     def end(self, confirm: Confirm, ended: Callable[[], None]) -> None:
-        """Store what is staged, and nothing that comes after. `ended` is called when that is done, however long it
-        takes; `confirm` hears of the first attempt."""
-        turn = self._line.open()
-        turn.is_barrier = True
-        turn.confirms.add(confirm)
-        self._line.end(ended)
+        """Store the open batch, and nothing after it. `ended` is called when that is done, however long it takes;
+        `confirm` hears of the first attempt."""
+        batch = self._pipeline.open()
+        batch.is_barrier = True
+        batch.confirms.add(confirm)
+        self._pipeline.end(ended)
 
 
 _log: Final = logging.getLogger("headrace.core")
+_HELD: Final = 1000
+"""Most messages that a leaving consumer gives back in one step."""
 _SETTLED_AT_ONCE: Final = 5
-"""How many deliveries of very many end in one step, of which there are a hundred in a turn."""
+"""Deliveries settled in one step of very many. A hundred steps go into one batch."""
 
 
 @final
@@ -379,23 +255,21 @@ class Broker:
         self.codecs = codecs or Codecs()
         self.topology = Topology(host)
         self._flow = flow or Flow()
-        self._line = Line(engine, clock, schedule, self._flow)
-        self._queues = Queues(engine, clock, self._line, self.topology, self.codecs, replication_group)
+        self._pipeline = CommitPipeline(engine, clock, schedule, self._flow)
+        self._queues = Queues(engine, clock, self._pipeline, self.topology, self.codecs, replication_group)
         self.topology.load(engine)
-        inner = SessionQueues(engine, host, self._line, clock, self._queues)
+        inner = SessionQueues(engine, host, self._pipeline, clock, self._queues)
         self.pubsub = PubSub(self.topology, Retained(engine, host, bounds), inner, bounds)
         store = SessionStore(engine, host)
-        self.sessions = Sessions(clock, self._line, self.pubsub, store, self._publish_will)
-        self._consuming = Consuming(self._queues, self._line, clock)
-        self._publishing = Publishing(self._queues, self.pubsub, self._line, clock)
+        self.sessions = Sessions(clock, self._pipeline, self.pubsub, store, self._publish_will)
+        self._publishing = Publishing(self._queues, self.pubsub, self._pipeline, clock)
         self.ledger = Ledger(engine, host)
-        self.kept = ProtocolStore(engine, host, self._line)
+        self.kept = ProtocolStore(engine, host, self._pipeline)
         self.dead_letters = self._queues.dead_letters
-        self.claims = Claims(self._line, self._queues, clock)
-        self.groups = Groups(self._line, self._queues, clock)
-        self.administration = Administration(engine, self._queues, self._line, clock)
+        self.claims = Claims(self._pipeline, self._queues, clock)
+        self.groups = Groups(self._pipeline, self._queues, clock)
+        self.administration = Administration(engine, self._queues, self._pipeline, clock)
         self.on_dissolved = self.administration.on_dissolved
-        """By whose they are. Called when the virtual host is deleted: connections to it must end."""
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -406,11 +280,11 @@ class Broker:
         headers: Mapping[str, object] | None = None,
         extra_keys: Sequence[str] = (),
     ) -> int:
-        """Send a message to the exchange and routing key of its source; returns how many queues it is meant for.
+        """Send a message to the exchange and routing key of its source; returns to how many queues it goes.
 
-        0 says that it cannot be routed. `confirm` is called once it is safe in all of them, or with why it is not,
-        in the order of the publishes. An address `$queue/...` on the default exchange goes where `publish_topic`
-        sends it. Raises NotFound and AccessRefused for the exchange.
+        0 means that it cannot be routed. `confirm` is called once it is durable in all of them, or with the error, in
+        the order of the publishes. An address `$queue/...` on the default exchange goes where `publish_topic` sends it.
+        Raises NotFound and AccessRefused for the exchange.
         """
         queues = self._publishing.route(message, headers, extra_keys)
         source = message.source
@@ -426,15 +300,14 @@ class Broker:
         extra_keys: Sequence[str] = (),
         straight_to: Queue | None = None,
     ) -> int:
-        """The same for one message or many that differ in nothing but their payloads; one call may confirm several.
+        """Publish messages that differ only in their payloads; one call may confirm several.
 
-        All go to the same queues, so that is decided once, and limits are looked at where there are any. The list is
-        the broker's from then on. Who passes the same `confirm` for what it publishes in a row is called once. Who
-        knows what `straight_to` says of them passes that: with a key for each of many queues, looking for it took a
-        twentieth of the time.
+        All go to the same queues, so they are routed once, and limits are checked only where there are any. The broker
+        owns the list from then on. Successive publishes with the same `confirm` get one call. A caller that knows the
+        answer of `straight_to` passes it: with a key for each of many queues, the lookup took a twentieth of the time.
         """
         source = messages[0].source
-        if straight_to is not None and not extra_keys and self._publishing.stage_to(straight_to, messages, confirm):
+        if straight_to is not None and not extra_keys and self._publishing.stage_all([straight_to], messages, confirm):
             return 1
         queues = self._publishing.route(messages[0], headers, extra_keys)
         is_heard = bool(source.exchange) and self.topology.reaches_subscribers(
@@ -448,7 +321,7 @@ class Broker:
         return meant
 
     def straight_to(self, exchange: str, key: str) -> Queue | None:
-        """The queue that messages with this key go to, and no other, until it is deleted; None where more decides."""
+        """Return the one queue that messages with this key go to until it is deleted; None where more decides."""
         return self.topology.direct.get(key) if not exchange else None
 
     def publish_topic(
@@ -459,12 +332,12 @@ class Broker:
         retain: bool = False,
         publisher: Session | None = None,
     ) -> int:
-        """Send a message to every queue and every subscriber whose patterns match its topic; returns how many.
+        """Send a message to all queues and subscribers whose patterns match its topic; returns how many.
 
-        A plain topic goes to subscribers, to the queues that capture it and through the exchange `amq.topic`, and
-        stays with the topic if it is to be retained. An address `$queue/...` that nothing matches makes an ephemeral
-        queue or, where no queue was ever declared, the landing queue `mqtt`. `confirm` is called once the message is
-        safe wherever it is kept. Raises Refused for an address that names no queue or ends in a verb.
+        A plain topic goes to subscribers, to queues that capture it and through the exchange `amq.topic`, and stays
+        with the topic if `retain`. An address `$queue/...` that nothing matches makes an ephemeral queue or, where no
+        queue was ever declared, the landing queue `mqtt`. `confirm` is called once the message is durable in all of
+        them. Raises Refused for an address that names no queue or ends in a verb.
         """
         topic = message.source.topic
         if is_address(topic):
@@ -475,21 +348,21 @@ class Broker:
         return self._publishing.stage(route.queues, message, confirm, route, assurance, retain, publisher)
 
     def announce(self, topic: str, payload: bytes) -> None:
-        """Tell subscribers something of the broker itself; it stays with the topic, but is never stored."""
+        """Send news of the broker itself to subscribers; it is retained in memory and never stored."""
         message = Message(Source(topic), payload, self._clock.now_us())
         self.pubsub.announce(Envelope(message, BEST_EFFORT, True))
 
     def keep(self, session: Session, message: Message) -> None:
-        """Have a message wait for a session that is marked for it: see session.py."""
-        self.pubsub.keep(self._line.open(), session, message)
+        """Queue a message for a session that is marked for it: see session.py."""
+        self.pubsub.keep(self._pipeline.open(), session, message)
 
     def hand_over(self, delivery: Delivery, session: Session, message: Message) -> None:
-        """Have a delivery of what several share be this session's alone: it waits for it, and for nobody else."""
-        self.pubsub.hand_over(self._line.open(), session, message)
+        """Move a delivery of a shared subscription to the queue of one session."""
+        self.pubsub.hand_over(self._pipeline.open(), session, message)
         self.settle(delivery, ACK)
 
     def _publish_will(self, will: Will) -> None:
-        """Publish what a session left behind, as of now."""
+        """Publish the will of a session, as of now."""
         message = will.message(self._clock.now_us())
         try:
             self.publish_topic(message, None, will.envelope.assurance, will.envelope.retain)
@@ -505,75 +378,69 @@ class Broker:
         """Publish and settle as one: all of it happens or nothing does, and `confirm` is told which.
 
         Returns for each publish how many queues it is meant for. Raises, before anything is done, what `publish` and
-        `settle` raise, and Refused when a queue does not take a message. The caller collects what a transaction does
-        until it commits; to roll back is to forget it.
+        `settle` raise, and Refused when a queue does not take a message. The caller collects publishes and settlements
+        until it commits; to roll back, it drops them.
         """
         return self._publishing.transaction(publishes, settlements, confirm)
 
     def bulk(self) -> Bulk:
-        """Publish many encoded messages as one: add them to what is returned, then commit or undo it."""
+        """Return an empty bulk publish: add encoded messages to it, then commit or undo it."""
         now_us = self._clock.now_us()
-        return Bulk(self.topology, self._queues, self.pubsub, self.codecs, self._line, self.ledger, now_us)
+        return Bulk(self.topology, self._queues, self.pubsub, self.codecs, self._pipeline, self.ledger, now_us)
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
     def declare(self, definition: QueueDefinition, owner: object = None, passive: bool = False) -> Queue:
-        """Have a queue as defined; an empty name gets one from the server. Passive only asks whether it exists.
-
-        Raises NotFound (passive), PreconditionFailed when it exists and differs, ResourceLocked when another
-        connection has it for itself, AccessRefused for names the server keeps, Refused for another replication group,
-        NotFound and PreconditionFailed for a source that is none.
-        """
+        """Return a queue as defined: see Queues.declare."""
         return self._queues.declare(definition, owner, passive)
 
     def queue(self, name: str, owner: object = None) -> Queue:
-        """Raises NotFound, ResourceLocked."""
+        """Return a queue by name. Raises NotFound, ResourceLocked."""
         return self._queues.find(name, owner)
 
     def addressed(self, name: str, owner: object = None) -> Queue:
-        """The queue that an address names; where there is none, an ephemeral one is made. That of dead letters is made
-        as the first of them would make it. Raises NotFound for dead letters of no queue, ResourceLocked."""
+        """Return the queue that an address names, new if need be: see Queues.addressed. Raises ResourceLocked too."""
         self._queues.addressed(name)
         return self._queues.find(name, owner)
 
     def delete(self, name: str, if_unused: bool = False, if_empty: bool = False, owner: object = None) -> int:
-        """Remove a queue; returns how many messages go with it. Raises NotFound, PreconditionFailed, ResourceLocked."""
+        """Remove a queue; returns how many messages go. Raises NotFound, PreconditionFailed, ResourceLocked."""
         return self._queues.delete(name, if_unused, if_empty, owner)
 
     def purge(self, name: str, owner: object = None) -> int:
-        """Drop all messages that wait in a queue; returns how many. Raises Refused for a stream, Corrupt."""
+        """Drop all waiting messages of a queue; returns how many. Raises Refused for a stream, Corrupt."""
         queue = self._queues.usable(name, owner)
         if queue.definition.is_stream:
             raise Refused(f"queue '{name}' is a stream: what it drops is up to its retention")
-        turn = self._line.open()
-        count = queue.disposal.purge(turn)
-        turn.is_promised = turn.is_promised or (count > 0 and queue.durable)
+        batch = self._pipeline.open()
+        count = queue.disposal.purge(batch)
+        batch.is_promised = batch.is_promised or (count > 0 and queue.durable)
         return count
 
     def release_owner(self, owner: object) -> None:
-        """A connection is gone: so are the queues it had for itself."""
+        """Drop the exclusive queues of a connection that is gone."""
         self._queues.release_owner(owner)
 
     # -- exchanges ---------------------------------------------------------------------------------------------------
 
     def declare_exchange(self, exchange: Exchange, passive: bool = False) -> None:
-        self.topology.declare_exchange(self._line.open(), exchange, passive)
+        self.topology.declare_exchange(self._pipeline.open(), exchange, passive)
 
     def delete_exchange(self, name: str, if_unused: bool = False) -> None:
-        self.topology.delete_exchange(self._line.open(), name, if_unused)
+        self.topology.delete_exchange(self._pipeline.open(), name, if_unused)
 
     def bind(self, binding: Binding, owner: object = None) -> None:
-        """Raises NotFound, ResourceLocked, AccessRefused, PreconditionFailed."""
+        """Add a binding. Raises NotFound, ResourceLocked, AccessRefused, PreconditionFailed."""
         if not binding.to_exchange:
             self._queues.find(binding.destination, owner)
-        self.topology.bind(self._line.open(), binding)
+        self.topology.bind(self._pipeline.open(), binding)
 
     def unbind(self, binding: Binding, owner: object = None) -> None:
-        """Raises NotFound for the exchange, ResourceLocked; a binding that is not there is no error."""
+        """Remove a binding, if there is one. Raises NotFound for the exchange, ResourceLocked."""
         queue = self.topology.queues.get(binding.destination)
         if queue is not None and not binding.to_exchange:
             self._queues.check_owner(queue, owner)
-        self.topology.unbind(self._line.open(), binding)
+        self.topology.unbind(self._pipeline.open(), binding)
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
@@ -591,105 +458,166 @@ class Broker:
         """Make a consumer a member of a group of a queue, from where it gets messages as its credit allows.
 
         Without a group, classic queues have one that all share; streams have one per consumer. With a filter, the
-        group is `group@filter`, which has progress of its own. Without a mode it is the one that group.py says.
+        group is `group@filter`, which has progress of its own. Without a mode `mode_to_join` decides.
         `position` (see parse_position) moves a stream group that nobody reads. Raises NotFound, ResourceLocked,
         AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
-        return self._consuming.join(name, consumer, group, key_filter, mode, position, auto_commit, exclusive)
+        queue = self._queues.usable(name, consumer.owner)
+        place = parse_position(position)
+        mode = mode or mode_to_join(queue, group)
+        group = effective_group(group or (consumer.name if mode == STREAM else DEFAULT_GROUP), key_filter)
+        batch = self._pipeline.open()
+        members = queue.open_group(batch, group, mode, key_filter, auto_commit)
+        if queue.definition.kind == EPHEMERAL:
+            consumer.auto_ack = True
+        if isinstance(members, StreamGroup):
+            members.agree(auto_commit)
+            members.select(consumer.selector)
+            consumer.selector = None  # the readers of a stream have one position, and so one selector
+        is_first = not len(members.consumers)
+        members.consumers.join(consumer, exclusive)
+        consumer.group = members
+        queue.had_consumers = True
+        queue.touch(self._clock.now_us())
+        if isinstance(members, StreamGroup) and place[0] != RESUME and is_first:
+            members.seek(batch, queue.offset_at(place))
+        self._pipeline.pump_soon(queue)
+        return members
 
     def cancel(self, consumer: Consumer, keep: bool = False) -> None:
-        """A consumer leaves; what it holds goes back in line. An auto-delete queue goes with its last consumer.
+        """Remove a consumer; its messages are ready again. An auto-delete queue goes with its last consumer.
 
-        With `keep` it gets nothing more, but may still settle what it holds, until it is cancelled without.
+        With `keep` it gets nothing more, but may still settle its messages, until it is cancelled without.
         """
-        self._consuming.leave(consumer, keep)
+        group = consumer.group
+        if group is None:
+            return
+        queue = group.queue
+        if keep and consumer.holding:
+            group.consumers.leave(consumer)
+            queue.touch(self._clock.now_us())
+        else:
+            queue.leave(self._pipeline.open(), consumer, self._clock.now_us())
+        if queue.definition.auto_delete and queue.had_consumers and not queue.consumers:
+            self._queues.drop(queue)
+        else:
+            self._pipeline.pump_soon(queue)
 
     def give_back(self, consumer: Consumer) -> Iterator[None]:
-        """Steps in which much of what a silenced consumer holds goes back in line; `cancel` does the rest."""
-        return self._consuming.give_back(consumer)
+        """Give back most messages of a silenced consumer that holds very many, in steps; `cancel` does the rest."""
+        group = consumer.group
+        if not isinstance(group, WorkGroup) or consumer.holding <= _HELD:
+            return
+        held = consumer.held()
+        group.returning += 1
+        try:
+            for start in range(0, len(held), _SETTLED_AT_ONCE):
+                if consumer.group is not group:
+                    return  # the queue is gone
+                part = held[start : start + _SETTLED_AT_ONCE]
+                group.give_back(self._pipeline.open(), consumer, part, self._clock.now_us())
+                self._pipeline.pump_soon(group.queue)
+                yield
+        finally:
+            group.returning -= 1
+            self._pipeline.pump_soon(group.queue)
 
     def in_steps(self, steps: Iterator[None]) -> None:
-        """Do what is long, each step of which does little: the first hundred now, and as many in each turn."""
-        take_steps(self._line, together(steps))
+        """Do long work whose steps are short: a hundred steps now, and a hundred with each batch."""
+        take_steps(self._pipeline, together(steps))
 
     def get(self, name: str, consumer: Consumer, group: str = "") -> Delivery | None:
-        """One message for a consumer that asks for it, None when none waits.
+        """Claim one message for a consumer that asks for it; returns None when none waits.
 
-        The consumer need not be a member, but all it takes is from one group; `cancel` gives back what it holds.
+        The consumer need not be a member, but takes from one group only; `cancel` gives its messages back.
         Raises NotFound, ResourceLocked, AccessRefused (exclusive use), Refused (a stream, another group), Corrupt.
         """
-        return self._consuming.take(name, consumer, group)
+        queue = self._queues.usable(name, consumer.owner)
+        if queue.definition.is_stream:
+            raise Refused(f"queue '{name}' is a stream: consume it, single messages cannot be taken from it")
+        batch, now_us = self._pipeline.open(), self._clock.now_us()
+        members = queue.open_group(batch, group or DEFAULT_GROUP, WORK)
+        queue.touch(now_us)
+        assert isinstance(members, WorkGroup)
+        if consumer.group not in (None, members):
+            raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
+        try:
+            taken = members.take(batch, consumer, 1, MAX_OFFSET, now_us)
+        except Corrupt as error:
+            queue.refuse(error)
+            raise
+        if consumer.holding:
+            consumer.group = members
+        return taken[0] if taken else None
 
     def browse(
         self, name: str, show: Show, selector: Selector | None, ended: Callable[[], None], owner: object = None
     ) -> Browser:
-        """Look at the messages of a queue without taking any, as many as `allow_browser` says.
+        """Show messages of a queue without claiming any, as many as `allow_browser` says.
 
         `ended` is called when the queue goes away. Raises NotFound, ResourceLocked, Corrupt.
         """
-        return self._consuming.browse(name, show, selector, ended, owner)
+        queue = self._queues.usable(name, owner)
+        browser = Browser(queue, show, selector, ended)
+        queue.browsers += (browser,)
+        queue.touch(self._clock.now_us())
+        return browser
 
     def allow_browser(self, browser: Browser, count: int) -> None:
-        """Let a browser be shown `count` more messages and then no more; 0 pauses it."""
+        """Show a browser `count` more messages and then no more; 0 pauses it."""
         browser.allowance = count
-        self._line.pump_soon(browser.queue)
+        self._pipeline.pump_soon(browser.queue)
 
     def end_browser(self, browser: Browser) -> None:
-        """It wants to see nothing more."""
-        self._consuming.end_browser(browser)
-
-    def reclaim(self, name: str, group: str, consumer: Consumer) -> list[Delivery]:
-        """Have a consumer hold again what it held, by its name, when the broker was stopped; it gets nothing more.
-
-        Nothing where the queue or the group is gone, or there is nothing to hold. Raises Corrupt.
-        """
-        return self._consuming.reclaim(name, group, consumer)
+        """Show a browser nothing more."""
+        queue = browser.queue
+        queue.browsers = tuple([other for other in queue.browsers if other is not browser])
 
     def set_credit(self, consumer: Consumer, limit: int) -> None:
-        """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""
+        """Let a consumer hold up to `limit` unsettled messages from now on. 0 = unlimited."""
         consumer.change_limit(limit)
         self._has_room(consumer)
 
     def set_shared_credit(self, credit: Credit, limit: int) -> None:
-        """Let all consumers that share this credit hold up to `limit` together; 0 means as many as there are."""
+        """Let all consumers that share this credit hold up to `limit` together. 0 = unlimited."""
         credit.change(limit)
 
     def allow(self, consumer: Consumer, count: int) -> None:
-        """Let a consumer get `count` more messages and then no more, whatever it settles; 0 pauses it."""
+        """Let a consumer get `count` more messages and then no more, whatever it settles. 0 pauses it."""
         consumer.allowance = count
         self._has_room(consumer)
 
     def _has_room(self, consumer: Consumer) -> None:
         consumer.wake()
         if consumer.group is not None:
-            self._line.pump_soon(consumer.group.queue)
+            self._pipeline.pump_soon(consumer.group.queue)
 
     def settle(self, delivery: Delivery, outcome: int = ACK) -> None:
         """End a delivery: ACK, NACK, REJECT or RELEASE. Raises Refused when it is not pending any more.
 
-        When the queue is gone there is nothing to end, and that is no error.
+        A deleted queue is no error.
         """
         group = delivery.group
         if group.queue.is_gone:
             delivery.consumer.release(delivery.offset)
             return
         now_us = self._clock.now_us()
-        group.settle(self._line.turn, delivery.consumer, delivery.offset, outcome, now_us)
+        group.settle(self._pipeline.batch, delivery.consumer, delivery.offset, outcome, now_us)
         if outcome != ACK:
-            group.queue.wake_at(now_us)  # what comes back may have expired meanwhile
+            group.queue.wake_at(now_us)  # it may have expired meanwhile
         if outcome == ACK and group.is_drained:
-            self._line.settled()
+            self._pipeline.settled()
         else:
-            self._line.pump_soon(group.queue)
+            self._pipeline.pump_soon(group.queue)
 
     def settle_all(self, deliveries: list[Delivery], outcome: int) -> Iterator[None]:
-        """End many deliveries in their order, some hundred in each turn; those not pending any more are passed over.
+        """End many deliveries in their order, some hundred per batch; settled ones are passed over.
 
-        Returns the steps that are left. Whoever has their consumer leave before takes them first: what a consumer holds
-        when it leaves goes back in line.
+        Returns the steps that are left. A caller that removes the consumer runs them first, as a leaving consumer gives
+        its messages back.
         """
         steps = self._settle_each(deliveries, outcome)
-        take_steps(self._line, together(steps))
+        take_steps(self._pipeline, together(steps))
         return steps
 
     def _settle_each(self, deliveries: list[Delivery], outcome: int) -> Iterator[None]:
@@ -705,142 +633,145 @@ class Broker:
         finally:
             for group in groups:
                 group.returning -= 1
-                self._line.pump_soon(group.queue)
+                self._pipeline.pump_soon(group.queue)
 
     def acknowledge(self, deliveries: list[Delivery]) -> None:
-        """End many deliveries well, in their order; those that are not pending any more are passed over."""
-        turn, now_us = self._line.turn, self._clock.now_us()
-        at = glanced_to = 0
+        """Acknowledge many deliveries in their order; settled ones are passed over."""
+        batch, now_us = self._pipeline.batch, self._clock.now_us()
+        at = 0
         end = len(deliveries)
         while at < end:
             consumer, group = deliveries[at].consumer, deliveries[at].group
             stop = at + 1
             while stop < end and deliveries[stop].consumer is consumer and deliveries[stop].group is group:
                 stop += 1
-            if stop < end and stop > glanced_to:
-                glanced_to = stop + AT_A_TIME
-                glance_at_deliveries(deliveries[stop:glanced_to])
             if group.queue.is_gone:
                 for delivery in deliveries[at:stop]:
                     consumer.release(delivery.offset)
                 at = stop
                 continue
-            if stop - at == 1:
-                group.acknowledge_one(turn, consumer, deliveries[at], now_us)
-            else:
-                group.acknowledge(turn, consumer, deliveries[at:stop], now_us)
+            group.acknowledge(batch, deliveries, at, stop, now_us)
             at = stop
             if group.is_drained:
-                self._line.settled()
+                self._pipeline.settled()
             else:
-                self._line.pump_soon(group.queue)
+                self._pipeline.pump_soon(group.queue)
 
     def renew(self, delivery: Delivery, lease_ms: int) -> None:
-        """Give a consumer more time for a delivery. Raises Refused when it is not pending any more."""
+        """Extend the lease of a delivery. Raises Refused when it is not pending any more."""
         if isinstance(delivery.group, WorkGroup):
             due_us = self._clock.now_us() + lease_ms * 1000
-            delivery.group.renew(delivery.consumer, delivery.offset, due_us)
+            delivery.group.held_by(delivery.consumer, delivery.offset)
+            delivery.group.renew(delivery.consumer, [delivery.offset], due_us)
 
     @property
     def statistics(self) -> Statistics:
-        """What was counted since the broker was opened."""
-        return self._line.statistics
+        """Counters since the broker was opened."""
+        return self._pipeline.statistics
 
     def history(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, dict[str, object]]]:
-        """How messages of a queue ended and who had claimed them, oldest first; nothing when that is not kept."""
+        """Return records of how messages ended and who claimed them, oldest first; none if the queue has no history."""
         kept = self.topology.queues.get(HISTORY_PREFIX + name)
-        return [(at, read_entry(message)) for at, message in kept.browse(offset, limit)] if kept is not None else []
+        return (
+            [(at, json.loads(message.payload)) for at, message in kept.browse(offset, limit)]
+            if kept is not None
+            else []
+        )
 
-    # -- turns and flow ----------------------------------------------------------------------------------------------
+    # -- batches and flow --------------------------------------------------------------------------------------------
 
     @property
     def blocked(self) -> bool:
-        """Whether publishers must slow down."""
+        """True if publishers must slow down."""
         return self._flow.blocked
 
     def check_memory(self) -> None:
-        """For publishers that cannot be read from more slowly. Raises Unavailable while queues in memory are full."""
+        """Raise Unavailable while memory queues are full: for publishers that cannot be slowed down."""
         self._flow.check_memory()
 
     @property
     def intake(self) -> Intake:
-        """What connections hold that is not published yet."""
+        """Bytes that connections hold and have not published."""
         return self._flow.intake
 
     @property
     def is_held_up(self) -> bool:
-        """Whether storage refuses what must be stored, so that publishers are refused until it takes it."""
-        return self._line.retry_at_us > 0
+        """True if storage fails, so that publishers are refused until a retry succeeds."""
+        return self._pipeline.retry_at_us > 0
 
     @property
     def sent_us(self) -> int:
-        """When the oldest commit was sent that is not known to be stored, by the monotonic clock; 0 for none."""
-        return self._line.sent_us
+        """When the oldest commit that is not durable was sent, by the monotonic clock; 0 for none."""
+        return self._pipeline.sent_us
 
     @property
     def on_flow(self) -> dict[object, Callable[[bool], None]]:
-        """By whose they are. Called with True when publishers must slow down, and with False when they may go on."""
+        """Calls by owner, made with True when publishers must slow down, and with False when they may go on."""
         return self._flow.listeners
 
     @property
     def turn_number(self) -> int:
-        """The number of the open turn. Calls within one turn are stored together, and one `when_safe` covers them."""
-        return self._line.turn.number
+        """The number of the open batch. One `when_safe` covers all calls of one batch."""
+        return self._pipeline.batch.number
 
     def when_safe(self, confirm: Confirm) -> None:
-        """Have `confirm` called once everything that was called so far would survive a crash, or did not come to."""
-        turn = self._line.open()
-        turn.is_barrier = True
-        turn.confirms.add(confirm)
+        """Call `confirm` once the effect of all calls so far is durable, or with the error."""
+        batch = self._pipeline.open()
+        batch.is_barrier = True
+        batch.confirms.add(confirm)
 
     def when_kept(self, confirm: Confirm) -> bool:
-        """Have `confirm` called once all that was declared, bound, deleted or purged would survive a crash, or did not
-        come to; False, and no call, when there is nothing to wait for. It adds nothing to what is stored."""
-        return self._line.when_kept(confirm)
+        """Call `confirm` once all declarations, bindings, deletions and purges so far are durable, or with the error.
+
+        Returns False, and does not call, when there is nothing to wait for. Adds nothing to the batch.
+        """
+        return self._pipeline.when_kept(confirm)
 
     def when_entered(self, call: Callable[[], None]) -> bool:
-        """Have this called once all that was published so far is in its queues, or did not come to, and was offered to
-        their consumers; False, and no call, when there is nothing to wait for. It asks for no sync."""
-        return self._line.when_entered(call)
+        """Call this once all messages published so far are visible or failed, and were offered to consumers.
+
+        Returns False, and does not call, when there is nothing to wait for. Asks for no sync.
+        """
+        return self._pipeline.when_entered(call)
 
     def after_delivery(self, name: str, call: Callable[[], None]) -> None:
-        """Have this called once what is ready now in a queue was delivered to whoever has room."""
-        self._line.after_pumps(self.topology.queues.get(name), call)
+        """Call this once the ready messages of a queue were delivered to consumers that have room."""
+        self._pipeline.after_pumps(self.topology.queues.get(name), call)
 
     def in_turn(self, confirm: Confirm) -> None:
-        """Have `confirm` called after those of everything that was published so far; nothing else is waited for."""
-        turn = self._line.open()
-        turn.confirms.add(confirm, is_awaited=False)
+        """Call `confirm` after the confirms of all publishes so far, without waiting for the disk."""
+        batch = self._pipeline.open()
+        batch.confirms.add(confirm, is_awaited=False)
 
     def at_flush(self, call: Callable[[], None]) -> None:
-        """Have something called at the end of this turn, before what is ready is delivered."""
-        self._line.at_flush(call)
+        """Call this when the open batch is flushed, before deliveries."""
+        self._pipeline.at_flush(call)
 
     def flush(self) -> None:
-        """Deliver what is ready and store what is staged; happens by itself once per turn of the event loop."""
-        self._line.flush()
+        """Deliver ready messages and store the open batch; happens by itself once per turn of the event loop."""
+        self._pipeline.flush()
 
     def drain(self) -> None:
-        """Store everything that is staged and wait for it; what cannot be stored now is left. For shutting down."""
+        """Store all batches and wait until they are durable, unless storage fails. For shutting down."""
         self._queues.assigner.rest()
-        self._line.drain()
+        self._pipeline.drain()
 
     def tick(self) -> int:
-        """Do what has come due; returns when to call again, in microseconds, or 0 for when something changes."""
+        """Run due work; returns when to call again, in microseconds; 0 for when something changes."""
         now_us = self._clock.now_us()
-        self._line.retry(now_us)
+        self._pipeline.retry(now_us)
         self._flow.tick(now_us)
-        ack_due_us = self._line.give_up(now_us)
+        ack_due_us = self._pipeline.give_up(now_us)
         self._queues.on_time(now_us)
         self.sessions.on_time(now_us)
         if 0 < self.pubsub.retained.next_expiry_us <= now_us:
-            self.pubsub.retained.expire(self._line.open(), now_us)
+            self.pubsub.retained.expire(self._pipeline.open(), now_us)
         dues = (
             ack_due_us,
             self._queues.timers.next_us,
-            self._line.retry_at_us,
-            self._line.held_until_us,
-            self._line.release_at_us,
+            self._pipeline.retry_at_us,
+            self._pipeline.held_until_us,
+            self._pipeline.release_at_us,
             self._queues.assigner.due_us,
             self.sessions.next_due_us,
             self.pubsub.retained.next_expiry_us,

@@ -1,7 +1,7 @@
-"""When publishers must wait: bytes under way, in memory and in unfinished messages; and statistics. No sockets.
+"""Flow control and statistics: bytes under way, in memory and in unfinished messages. No sockets.
 
-All of it together is bounded. When it becomes much, the connection that began first goes on and others with large parts
-wait; whoever sends nothing of what it began, or holds too much, is ended. No sockets: connections say how that is done.
+All these bytes together are bounded. Above a watermark, the connection that began first goes on and others with large
+parts wait. A connection that sends nothing more, or holds too much, is ended. Connections bring the calls to do so.
 """
 
 from bisect import bisect_left
@@ -16,14 +16,14 @@ COMMIT_BOUNDS_US: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 5
 
 @final
 class Histogram:
-    """How often a duration fell between each two bounds."""
+    """The number of durations between each two bounds."""
 
     __slots__ = ("bounds_us", "counts", "sum_us")
 
     def __init__(self, bounds_us: tuple[int, ...]) -> None:
         self.bounds_us = bounds_us
         self.counts = [0] * (len(bounds_us) + 1)
-        """One for each bound, of what was at most that long and longer than the one before, and one for the rest."""
+        """One count for each bound, of durations up to it and above the one before, and one for the rest."""
         self.sum_us = 0
 
     def add(self, duration_us: int) -> None:
@@ -35,7 +35,7 @@ class Histogram:
         return sum(self.counts)
 
     def quantile_us(self, share: float, before: "list[int] | None" = None) -> int:
-        """The bound below which this share of the durations is, of those since the counts were as in `before`."""
+        """The bound below which this share of the durations lies, since the counts were as in `before`."""
         counts = self.counts if before is None else [now - then for now, then in zip(self.counts, before, strict=True)]
         wanted = share * sum(counts)
         seen = 0
@@ -54,14 +54,14 @@ class Statistics:
 
     def __init__(self) -> None:
         self.commits = Histogram(COMMIT_BOUNDS_US)
-        """How long commits took, from being sent to storage until they were safe."""
+        """Durations of commits, from sending them to storage until they were durable."""
         self.stored = 0
-        """Messages that entered a queue; one that went to five counts five times."""
+        """Messages that entered a queue; a message in five queues counts five times."""
         self.delivered = 0
-        """Messages handed to consumers, each time counted."""
+        """Deliveries to consumers."""
         self.redelivered = 0
         self.dead_letters: dict[str, int] = {}
-        """Messages given up, by reason, whether or not they went anywhere."""
+        """Messages given up, by reason, with or without a queue that took them."""
 
     def died(self, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
@@ -71,15 +71,15 @@ _LEAST_BYTES: Final = 32 << 20
 """A budget below this would not take the messages that clients commonly send."""
 MAX_MESSAGE_BYTES: Final = 128 << 20
 _SMALL_BYTES: Final = 64 << 10
-"""Who holds no more than this need not wait: small messages pass beside large ones."""
+"""A connection that holds no more than this need not wait: small messages overtake large ones."""
 _READ_BYTES: Final = 256 << 10
-"""A connection brings so much with one read."""
+"""The most that a connection brings with one read."""
 _PATIENCE_US: Final = 5_000_000
 
 
 @final
 class Holding:
-    """What one connection holds."""
+    """The bytes that one connection holds."""
 
     __slots__ = ("has_moved", "is_paused", "pause", "refuse", "size_bytes")
 
@@ -87,16 +87,16 @@ class Holding:
         self.pause = pause
         """Stops reading from the connection with True, and goes on with False."""
         self.refuse = refuse
-        """Ends the connection and has it let go of everything."""
+        """Ends the connection, which releases everything it holds."""
         self.size_bytes = 0
         self.is_paused = False
         self.has_moved = False
-        """Whether it changed since holdings were last looked through."""
+        """True if it changed since the last check of all holdings."""
 
 
 @final
 class Intake:
-    """All that connections hold, and who has to wait."""
+    """The bytes that all connections hold, and the choice of those that wait."""
 
     def __init__(self, memory_bytes: int) -> None:
         self.size_bytes = 0
@@ -115,11 +115,11 @@ class Intake:
 
     @property
     def largest_bytes(self) -> int:
-        """The largest message that is taken."""
+        """The size of the largest accepted message."""
         return min(self._high_bytes, MAX_MESSAGE_BYTES)
 
     def note(self, holding: Holding, size_bytes: int) -> None:
-        """A connection holds so much now."""
+        """Note how much a connection holds now."""
         grown = size_bytes - holding.size_bytes
         if not grown:
             return
@@ -140,7 +140,7 @@ class Intake:
             self._let_first_go_on()
 
     def borrow(self, size_bytes: int) -> bool:
-        """Take memory for a request that is answered soon; False when there is none. `give_back` must follow."""
+        """Take memory for a request that is answered soon; False if there is none. `give_back` must follow."""
         if self.size_bytes + size_bytes > self.most_bytes:
             return False
         self.size_bytes += size_bytes
@@ -152,7 +152,7 @@ class Intake:
             self._release()
 
     def tick(self, now_us: int) -> None:
-        """End those who began something and send nothing of it, while others wait for the memory."""
+        """End connections that began a message and send nothing more, while others wait for the memory."""
         if self.size_bytes <= self._high_bytes:
             self.rest()
             self._release()
@@ -162,7 +162,7 @@ class Intake:
             self._look_through(True, now_us)
 
     def rest(self) -> None:
-        """Nobody is read from for another reason, so nobody is to blame for silence."""
+        """Blame no connection for its silence: none is read from, for another reason."""
         self._due_us = 0
 
     def _look_through(self, ends_silent: bool, now_us: int) -> None:
@@ -178,7 +178,7 @@ class Intake:
             holding.has_moved = False
 
     def _restrain(self, holding: Holding) -> None:
-        """There is much: have one wait that brought more, or end one where there is too much."""
+        """Pause the connection that brought more, or end one if there is too much."""
         first = next(iter(self._holdings))
         if self.size_bytes > self.most_bytes:
             largest = max(self._holdings, key=lambda each: 0 if each is first else each.size_bytes)
@@ -199,7 +199,7 @@ class Intake:
             return
 
     def _release(self) -> None:
-        """Let as many go on as there is room for what they may send until they are looked at again."""
+        """Let as many connections go on as there is room for one read of each."""
         if not self._paused:
             return
         room = max(1, (self._high_bytes - self.size_bytes) // _READ_BYTES)
@@ -223,9 +223,9 @@ MEMORY_LOW_BYTES: Final = MEMORY_HIGH_BYTES // 4 * 3
 
 @final
 class Flow:
-    """Says stop above a high watermark and go again below a low one, so that it does not say both all the time.
+    """Stops publishers above a high watermark and lets them go on below a low one.
 
-    All virtual hosts share one: what they have under way together is bounded, however many they are.
+    All virtual hosts share one: the bytes that they have under way together are bounded.
     """
 
     def __init__(
@@ -241,16 +241,16 @@ class Flow:
         self.memory_low_bytes = memory_low_bytes
         self.blocked = False
         self.intake = Intake(memory_high_bytes)
-        """What connections hold that is not published yet: it takes memory too."""
+        """The bytes of messages that are not published yet: they take memory too."""
         self._shares: dict[object, tuple[int, int]] = {}
         self._waiting_bytes = 0
         self._memory_bytes = 0
         self._held: set[object] = set()
         self.listeners: dict[object, Callable[[bool], None]] = {}
-        """By whose they are. Called with True when publishers must slow down, and with False when they may go on."""
+        """Callbacks by their owner: called with True when publishers must stop, and with False when they may go on."""
 
     def limit(self, high_bytes: int, memory_high_bytes: int) -> None:
-        """Set other watermarks, and decide anew by them: while all publishers wait, nobody else asks for that."""
+        """Set other watermarks and decide anew: while all publishers wait, nothing else leads to a decision."""
         self.high_bytes = high_bytes
         self.low_bytes = high_bytes // 2
         self.memory_high_bytes = memory_high_bytes
@@ -260,33 +260,33 @@ class Flow:
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Whether publishers wait for queues that only memory holds."""
+        """True if publishers wait for queues in memory."""
         return self.blocked and self._memory_bytes >= self.memory_low_bytes
 
     def check_memory(self) -> None:
-        """For publishers that cannot be read from more slowly. Raises Unavailable while queues in memory are full."""
+        """Raises Unavailable while queues in memory are full, for publishers that cannot be paused."""
         if self.is_out_of_memory:
             raise Unavailable("queues in memory hold as much as limits.memory_bytes allows; try again later")
 
     def tick(self, now_us: int) -> None:
-        """Do what is due for connections that hold memory."""
+        """Check the connections that hold memory."""
         if self.blocked:
             self.intake.rest()
         else:
             self.intake.tick(now_us)
 
     def hold(self, host: object, is_held: bool) -> None:
-        """Storage took nothing from this host lately: publishers wait until it is tried again; or need no more."""
+        """Stop publishers while storage takes nothing from this host, or let them go on."""
         (self._held.add if is_held else self._held.discard)(host)
 
     def forget(self, host: object) -> None:
-        """The host is gone, with all that it had under way."""
+        """Forget a deleted host with all its bytes."""
         self.hold(host, False)
-        self.look(host, 0, 0)
+        self.update(host, 0, 0)
         del self._shares[host]
 
-    def look(self, host: object, waiting_bytes: int, memory_bytes: int) -> None:
-        """Decide anew, given what waits to be written for this host and what its queues in memory hold."""
+    def update(self, host: object, waiting_bytes: int, memory_bytes: int) -> None:
+        """Decide anew by the bytes of this host that wait for the disk and those of its queues in memory."""
         waiting_before, memory_before = self._shares.get(host, (0, 0))
         self._shares[host] = (waiting_bytes, memory_bytes)
         self._waiting_bytes += waiting_bytes - waiting_before

@@ -1,4 +1,4 @@
-"""The virtual hosts of one engine: created, found, deleted, each with a broker of its own. Who may enter: access.py."""
+"""The virtual hosts of one engine: created, found, deleted, each with a broker of its own. No rights: see access.py."""
 
 import json
 from collections.abc import Callable
@@ -14,44 +14,44 @@ from headrace.storage.api import HOSTS, Commit, Done, Engine
 
 @final
 class Hosts:
-    """All virtual hosts by name. The default one is always there."""
+    """All virtual hosts by name. The default one always exists."""
 
     def __init__(self, engine: Engine, make_broker: Callable[[str], Broker]) -> None:
         self._engine = engine
         self._make_broker = make_broker
         self._brokers: dict[str, Broker] = {}
         self._leaving: dict[str, Broker] = {}
-        """Hosts that are gone for everybody, but not yet in storage."""
+        """Deleted hosts that storage still has."""
         self.on_delete: list[Callable[[str, Commit], None]] = []
-        """Called with the name of a host that goes and the commit it goes in, to add what else must go."""
+        """Called with the name of a deleted host and its last commit, to add further deletions."""
         for name in sorted({DEFAULT_HOST, *[key.decode() for key, _ in engine.items(HOSTS)]}):
             self._brokers[name] = make_broker(name)
 
     def find(self, name: str) -> Broker | None:
-        """The broker of a virtual host, None when there is no such host."""
+        """Return the broker of a virtual host, None when there is no such host."""
         return self._brokers.get(name)
 
     @property
     def intake(self) -> Intake:
-        """What the connections of all hosts hold that is not published yet."""
+        """Bytes that connections of all hosts hold and have not published."""
         return self._brokers[DEFAULT_HOST].intake
 
     def check_memory(self) -> None:
-        """For publishers that cannot be read from more slowly. Raises Unavailable while queues in memory are full."""
+        """Raise Unavailable while memory queues are full: for publishers that cannot be slowed down."""
         self._brokers[DEFAULT_HOST].check_memory()
 
     def names(self) -> list[str]:
-        """All virtual hosts, in order."""
+        """Return the names of all virtual hosts, in order."""
         return sorted(self._brokers)
 
     def brokers(self) -> list[Broker]:
-        """The brokers of all hosts, those of hosts that are still being deleted too: all want to tick."""
+        """Return the brokers of all hosts, also of hosts that are being deleted: all of them tick."""
         return [*self._brokers.values(), *self._leaving.values()]
 
     def create(self, name: str, done: Done) -> None:
-        """Have a virtual host; `done` is told when it is there and would survive a crash.
+        """Create a virtual host, if there is none; `done` is called when it is durable.
 
-        Raises Refused for a name that cannot be, Unavailable while a host of that name is being deleted.
+        Raises Refused for a bad name, Unavailable while a host of that name is being deleted.
         """
         check_name("virtual host", name)
         if name in self._leaving:
@@ -67,9 +67,9 @@ class Hosts:
         self._engine.commit(commit, stored)
 
     def ensure(self, name: str) -> Broker:
-        """The broker of a virtual host, which is made where there is none; returns when that would survive a crash.
+        """Return the broker of a virtual host, new if need be, once it is durable.
 
-        Raises what `create` raises, and what it tells.
+        Raises what `create` raises, and the error that it passes to `done`.
         """
         if name not in self._brokers:
             self.create(name, _raise)
@@ -77,11 +77,11 @@ class Hosts:
         return self._brokers[name]
 
     def delete(self, name: str, done: Done) -> None:
-        """Remove a virtual host with everything in it; its connections are ended.
+        """Remove a virtual host with everything in it, and end its connections.
 
-        It is gone at once; `done` is told when it would not come back after a crash either, or that it still would:
-        then that is tried again by itself. One with many queues goes in several commits, of which the last removes the
-        host: after a crash before that, it is there with what was left. Raises NotFound, Refused for the default host.
+        It is gone at once. `done` is called when the deletion is durable, or with the error; the deletion is then
+        retried. A host with many queues goes in several commits, the last of which removes the host: after a crash
+        before that, it exists with the remaining queues. Raises NotFound, Refused for the default host.
         """
         if name == DEFAULT_HOST:
             raise Refused(f"the virtual host '{DEFAULT_HOST}' is always there")

@@ -1,14 +1,14 @@
 """Keyed state besides queues: committed transactions, and values that protocols find again after a restart.
 
-A transaction with numbers (a streaming query: one id, batch after batch) is remembered by its highest number for good;
-one without is remembered for a week.
+The ledger keeps the highest number of a transaction with numbers (a streaming query: one id, many numbers) for good,
+and a transaction without numbers for a week.
 """
 
 import json
 from typing import Final, final
 
-from headrace.core.batch import Turn
-from headrace.core.pipeline import Line
+from headrace.core.batch import Batch
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.routing.topology import scoped
 from headrace.errors import PreconditionFailed
 from headrace.storage.api import KEPT, TRANSACTIONS, Engine
@@ -18,27 +18,23 @@ _SEPARATOR: Final = b"\0"
 
 @final
 class ProtocolStore:
-    """The keys and values of one virtual host; what is said of them is stored with everything else of the turn."""
+    """The keys and values of one virtual host; changes are stored with the open batch."""
 
-    def __init__(self, engine: Engine, host: str, line: Line) -> None:
+    def __init__(self, engine: Engine, host: str, pipeline: CommitPipeline) -> None:
         self._engine = engine
         self._prefix = host.encode() + _SEPARATOR
-        self._line = line
+        self._pipeline = pipeline
 
     def items(self) -> list[tuple[bytes, bytes]]:
-        """All that was stored, in order of the keys."""
+        """All stored keys and values, in order of the keys."""
         start = len(self._prefix)
         return sorted([(key[start:], value) for key, value in self._engine.items(KEPT) if key.startswith(self._prefix)])
 
     def put(self, key: bytes, value: bytes) -> None:
-        self._line.open().define(KEPT, self._prefix + key, value)
+        self._pipeline.open().define(KEPT, self._prefix + key, value)
 
     def delete(self, key: bytes) -> None:
-        self._line.open().define(KEPT, self._prefix + key, None)
-
-    def prove(self, key: bytes) -> None:
-        """Have a key stored, without a value, if what was just published is: both, or neither."""
-        self._line.open().dedup_keys.append(self._prefix + key)
+        self._pipeline.open().define(KEPT, self._prefix + key, None)
 
 
 ONCE: Final = -1
@@ -58,38 +54,38 @@ class Ledger:
         self._swept_us = 0
 
     def rows_of(self, transaction: str, sequence: int) -> int:
-        """How many messages the transaction stored; -1 when it was not committed. A later number proves an earlier."""
+        """The number of messages that the transaction stored; -1 if it was not committed. A later number proves it."""
         entry = self._entry(transaction)
         if entry is None or int(str(entry["sequence"])) < sequence:
             return -1
         return int(str(entry["rows"])) if int(str(entry["sequence"])) == sequence else 0
 
-    def note(self, turn: Turn, transaction: str, sequence: int, rows: int, now_us: int) -> None:
-        """Have it remembered with the commit that this turn becomes. Raises PreconditionFailed when it is under way."""
+    def note(self, batch: Batch, transaction: str, sequence: int, rows: int, now_us: int) -> None:
+        """Store the transaction with this batch. Raises PreconditionFailed when it is under way already."""
         if transaction in self._under_way:
             raise PreconditionFailed(f"transaction {transaction!r} is being committed already; ask again later")
         self._under_way.add(transaction)
         entry = {"sequence": sequence, "rows": rows, "at": now_us}
-        turn.durable.put(TRANSACTIONS, self._key(transaction), json.dumps(entry, separators=(",", ":")).encode())
+        batch.durable.put(TRANSACTIONS, self._key(transaction), json.dumps(entry, separators=(",", ":")).encode())
         if now_us - self._swept_us > _SWEEP_US:
             self._swept_us = now_us
-            self._sweep(turn, now_us)
+            self._sweep(batch, now_us)
 
     def settle(self, transaction: str) -> None:
-        """Its commit is over, one way or the other."""
+        """Note that its commit has ended."""
         self._under_way.discard(transaction)
 
     def _entry(self, transaction: str) -> dict[str, object] | None:
         value = self._engine.get(TRANSACTIONS, self._key(transaction))
         return None if value is None else dict(json.loads(value))
 
-    def _sweep(self, turn: Turn, now_us: int) -> None:
-        """Forget those that nobody will ask for again."""
+    def _sweep(self, batch: Batch, now_us: int) -> None:
+        """Forget transactions without numbers after a week."""
         prefix = self._key("")
         for key, value in list(self._engine.items(TRANSACTIONS)):
             entry = json.loads(value)
             if key.startswith(prefix) and entry["sequence"] == ONCE and entry["at"] < now_us - _KEPT_US:
-                turn.durable.delete(TRANSACTIONS, key)
+                batch.durable.delete(TRANSACTIONS, key)
 
     def _key(self, transaction: str) -> bytes:
         return scoped(self._host, "transaction " + transaction).encode()

@@ -1,7 +1,7 @@
-"""Turns on their way into storage, one at a time, in order, and the logs that only memory holds. No queue's rules.
+"""Batches on their way into storage, one at a time, in order, and the logs in memory. No rules of queues.
 
-A turn is committed when the one before it is safe; what is staged meanwhile becomes the next. So a turn that failed is
-tried again before anything that came later, and storage sees every step in the order in which it was made.
+A batch is sent when the one before it is visible; changes made meanwhile become the next. So a failed batch is tried
+again before any later one, and storage sees all steps in the order in which they were made.
 """
 
 import logging
@@ -10,57 +10,42 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
-from headrace.core.batch import Batches, Confirm, Turn
+from headrace.core.batch import Appends, Batch, Confirm
 from headrace.core.flow import Flow, Statistics
-from headrace.core.queue.dispatch import AT_A_TIME, glance_at_queues
-from headrace.core.queue.entry import entered_encoded
+from headrace.core.queue.entry import entered_rows
 from headrace.core.queue.leases import UnstoredClaims
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
-from headrace.model import Message
-from headrace.storage.api import KEPT, QUEUES, Append, Commit, Engine
+from headrace.storage.api import QUEUES, Commit, Engine
 from headrace.storage.memory import MemoryEngine
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue
 
-if TYPE_CHECKING:
-    Batch = tuple[Queue, Append]
-
 
 @final
 class MemoryLogs:
-    """What is in them, and how much that is."""
+    """The engine of all queues that are not durable, and their size."""
 
     def __init__(self) -> None:
         self.engine = MemoryEngine()
         self.size_bytes = 0
         self._sizes: dict[Queue, int] = {}
 
-    def store(self, turn: Turn) -> "list[Batch] | None":
-        """Store what the turn has for them; returns what was appended to which, and None when there was nothing."""
-        touched, turn.touched_in_memory = turn.touched_in_memory, []
+    def store(self, batch: Batch) -> list[Appends]:
+        """Store the part of a batch that is for memory; returns what was appended."""
+        touched, batch.touched_in_memory = batch.touched_in_memory, []
         for queue in touched:
             queue.touched = 0
             if not queue.deleted:
-                queue.trim(turn)
-        batches: list[Batch] = []
-        if turn.passing:
-            passing, turn.passing = turn.passing, Batches()
-            turn.size_bytes -= passing.size_bytes  # it waits for no disk
-            passing.unstage()
-            batches = [(queue, turn.memory.add(passing.appends[at])) for at, queue in enumerate(passing.queues)]
-        for queue in [queue for queue in turn.moved if not queue.durable]:
-            batches.append((queue, turn.memory.append(queue.log.name, turn.moved.pop(queue))))
-        if turn.memory.is_empty:
-            return None
-        commit, turn.memory = turn.memory, Commit()
+                queue.trim(batch)
+        commit, stored = batch.collect_memory()
         self._commit(commit)
-        for queue in {*touched, *[queue for queue, _ in batches]}:
+        for queue in {*touched, *[queue for appends in stored for queue in appends.queues]}:
             if not queue.deleted:
                 size = queue.log.size_bytes
                 self.size_bytes += size - self._sizes.get(queue, 0)
                 self._sizes[queue] = size
-        return batches
+        return stored
 
     def drop(self, name: str) -> None:
         commit = Commit()
@@ -68,7 +53,7 @@ class MemoryLogs:
         self._commit(commit)
 
     def forget(self, queue: "Queue") -> None:
-        """The queue is gone, and with it what it held."""
+        """Count a deleted queue no more."""
         self.size_bytes -= self._sizes.pop(queue, 0)
 
     def _commit(self, commit: Commit) -> None:
@@ -84,19 +69,19 @@ def _no_error(error: HeadraceError | None) -> None:
 _log: Final = logging.getLogger("headrace.core")
 _RETRY_US: Final = 1_000_000
 HOLD_US: Final = 20_000
-"""How long settlements wait for a commit to ride in: at 1000 messages a second, each published and acknowledged by
+"""Settlements wait this long for another batch to join: at 1000 messages a second, each published and acknowledged by
 itself, a message cost the server 410 to 423 us of CPU with commits of their own for them, and 260 to 290 us without."""
 HOLD_STEPS: Final = 1000
 LONG_STEPS: Final = 4
-"""How many steps of long work are stored together: what storage does for some thousand messages takes 5 ms."""
+"""Steps of long work in one batch: storage takes 5 ms for some thousand messages."""
 
 Schedule = Callable[[Callable[[], None]], None]
-"""Have something called soon, in the thread that owns the broker, never at once."""
+"""Calls a function soon, in the thread that owns the broker, never at once."""
 
 
 @final
-class Line:
-    """The turn that is open, the one that is being stored, and those in between."""
+class CommitPipeline:
+    """The open batch, closed batches that wait, the batch in flight, and visible batches that are not durable yet."""
 
     def __init__(self, engine: Engine, clock: Clock, schedule: Schedule, flow: Flow) -> None:
         self._engine = engine
@@ -105,52 +90,54 @@ class Line:
         self._schedule = schedule
         self.flow = flow
         self.statistics = Statistics()
-        self.given = UnstoredClaims()
+        self.unstored = UnstoredClaims()
         self.on_dropped: Callable[[str], None] = _nothing
         """Called with the name of a durable log that is gone now."""
         self.on_damage: Callable[[str, Corrupt], None] = _nothing
         """Called with the name of a durable log that turned out to be damaged."""
-        self.turn = Turn()
+        self.batch = Batch()
         self.waiting_bytes = 0
-        """Payload bytes in turns that are closed and not stored yet."""
-        self._sealed: deque[Turn] = deque()
-        self._in_flight: Turn | None = None
-        self._ahead: deque[Turn] = deque()
-        """Those that are written and in use, whose publishers hear of it when they are synced."""
+        """Payload bytes in closed batches that are not durable yet."""
+        self._sealed: deque[Batch] = deque()
+        """Closed batches that wait for the one in flight."""
+        self._in_flight: Batch | None = None
+        """The batch that storage has and readers do not see yet."""
+        self._visible: deque[Batch] = deque()
+        """Batches that are written and visible; their publishers are told when they are durable."""
         self._pumps: list[Queue] = []
-        """Those that are due; each knows of which round it is."""
+        """Queues that deliver in this round; each knows the number of its round."""
         self._round = 1
         self._after_pumps: list[tuple[Queue | None, Callable[[], None]]] = []
         self._at_flush: list[Callable[[], None]] = []
         self._scheduled = False
         self._ended: Callable[[], None] | None = None
-        """Set when nothing that comes from now on is stored."""
+        """Set when no later batch is stored: the virtual host is deleted."""
         self.release_at_us = 0
-        """When publishers may try again after storage took nothing; 0 when they need not wait for that."""
+        """The time when held publishers may try again; 0 if none are held."""
         self.retry_at_us = 0
-        """When to try again what could not be stored; 0 when nothing waits for that."""
+        """The time of the next attempt to store a failed batch; 0 if none failed."""
         self.held_until_us = 0
-        """When settlements are stored even if nothing else is; 0 when none wait."""
+        """The time when waiting settlements are stored by themselves; 0 if none wait."""
 
-    def open(self) -> Turn:
-        """The turn that the present call belongs to; it is stored soon."""
+    def open(self) -> Batch:
+        """The batch that the present call belongs to; it is stored soon."""
         if not self._scheduled:
             self._scheduled = True
             self._schedule(self._flush_scheduled)
-        return self.turn
+        return self.batch
 
     def at_flush(self, call: Callable[[], None]) -> None:
-        """Have something called when this turn is flushed, before anything else is done for it."""
+        """Call something when the batch is flushed, before anything else happens to it."""
         self._at_flush.append(call)
         self.open()
 
     @property
     def is_full(self) -> bool:
-        """Whether there is so much in this turn, while another is being stored, that long work should wait for that."""
-        return self._in_flight is not None and self.turn.long_steps >= LONG_STEPS
+        """True if long work should wait for the batch in flight, because much of it is in the open one."""
+        return self._in_flight is not None and self.batch.long_steps >= LONG_STEPS
 
     def pump_soon(self, queue: "Queue") -> None:
-        """Have the queue deliver in this turn."""
+        """Let the queue deliver at the next flush."""
         self._add_due(queue)
         self.open()
 
@@ -160,115 +147,116 @@ class Line:
             self._pumps.append(queue)
 
     def settled(self) -> None:
-        """Something was settled and there is nothing to deliver for it: a turn that is held back stays so."""
-        if not self.held_until_us or len(self.turn.durable.steps) > HOLD_STEPS:
+        """Note a settlement that makes no room for deliveries: a batch that is held back stays so."""
+        if not self.held_until_us or len(self.batch.durable.steps) > HOLD_STEPS:
             self.open()
 
     def after_pumps(self, queue: "Queue | None", call: Callable[[], None]) -> None:
-        """Have this called after all queues that are due delivered; in a later turn if this queue has to look on."""
+        """Call something after all due queues delivered, and after this queue has no more to deliver."""
         self._after_pumps.append((queue, call))
         self.open()
 
     def seal(self) -> None:
-        """Whatever follows is stored after what is staged now, not together with it."""
-        if not self.turn.is_empty:
-            self._sealed.append(self._close())
+        """Close the open batch: later changes are stored after it, not together with it."""
+        if not self.batch.is_empty:
+            self._sealed.append(self._close(self._clock.now_us()))
         self.open()
 
     def drop_first(self, log: str, key: bytes) -> None:
-        """Have a log that this turn drops be gone before the turn: a commit drops last, and the name is used again."""
-        turn = self.turn
-        if log in turn.memory.drops:
-            turn.memory.drops.remove(log)
-            turn.forget_log(turn.memory, log)
+        """Drop a log of the open batch in a batch before it: a commit drops last, and the name is used again."""
+        batch = self.batch
+        if log in batch.memory.drops:
+            batch.memory.drops.remove(log)
+            batch.forget_log(batch.memory, log)
             self.memory.drop(log)
-        if log in turn.durable.drops:
-            turn.durable.drops.remove(log)
-            turn.forget_log(turn.durable, log)
-            before = Turn()
+        if log in batch.durable.drops:
+            batch.durable.drops.remove(log)
+            batch.forget_log(batch.durable, log)
+            before = Batch()
             before.durable.drop(log)
             before.define(QUEUES, key, None)
             self._sealed.append(before)
 
     def when_kept(self, confirm: Confirm) -> bool:
-        """Have `confirm` told how the last turn with a promise in it ends; False when none is on its way."""
-        waiting = [self.turn, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
-        for turn in waiting:
-            if turn.is_promised:
-                turn.confirms.add(confirm)
+        """Tell `confirm` how the last batch with a promise ends; False if none is on its way."""
+        for batch in reversed(self._invisible()):
+            if batch.is_promised:
+                batch.confirms.add(confirm)
                 return True
         return False
 
     def when_entered(self, call: Callable[[], None]) -> bool:
-        """Have this called once all that was published so far is in its queues, or did not come to, and was offered to
-        their consumers; False, and no call, when none is on its way."""
-        waiting = [self.turn, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
-        for turn in waiting:
-            if turn.published or turn.passing:
-                turn.entered.append(lambda: self.after_pumps(None, call))
+        """Call something once all published messages are visible or refused, and their consumers were served.
+
+        Returns False, and calls nothing, if no messages are on their way.
+        """
+        for batch in reversed(self._invisible()):
+            if batch.published.queues or batch.transient.queues:
+                batch.entered.append(lambda: self.after_pumps(None, call))
                 return True
         return False
 
-    def append(self, turn: Turn) -> None:
-        """Store this turn by itself, after what is staged now."""
+    def append(self, batch: Batch) -> None:
+        """Store this batch by itself, after the open one."""
         self.seal()
-        self.waiting_bytes += turn.size_bytes
-        self._sealed.append(turn)
+        self.waiting_bytes += batch.size_bytes
+        self._sealed.append(batch)
 
     def staged_keys(self) -> "list[tuple[str, bytes]]":
-        """Where keyed state is about to change, and storage may not show it yet."""
-        turns = [self.turn, *self._sealed, *([] if self._in_flight is None else [self._in_flight])]
-        return [place for turn in turns for place in turn.durable.puts]
+        """Tables and keys that are about to change, and that storage may not show yet."""
+        return [place for batch in self._invisible() for place in batch.durable.puts]
+
+    def _invisible(self) -> list[Batch]:
+        """All batches that are not visible yet, the oldest first."""
+        return [*([] if self._in_flight is None else [self._in_flight]), *self._sealed, self.batch]
 
     def end(self, ended: Callable[[], None]) -> None:
-        """Store what is staged now and then nothing more, whoever asks for it; `ended` is called when it is stored."""
+        """Store the open batch and refuse all later ones; `ended` is called when it is durable."""
         self.seal()
         self._ended = ended
 
     def forget(self, queue: "Queue") -> None:
-        """The queue is gone: nothing of what is staged for it matters any more."""
-        self.turn.size_bytes -= self.turn.published.remove(queue) + self.turn.passing.remove(queue)
-        self.turn.moved.pop(queue, None)
-        self.turn.copied = [copied for copied in self.turn.copied if copied.queue is not queue]
+        """Take the messages for a deleted queue out of the open batch."""
+        self.batch.forget_queue(queue)
         self.memory.forget(queue)
 
     def retry(self, now_us: int) -> None:
-        """Try again what could not be stored, and store what was held back, if it is time."""
+        """Try a failed batch again, store waiting settlements and release held publishers, if it is time."""
         if (self.retry_at_us and now_us >= self.retry_at_us) or (self.held_until_us and now_us >= self.held_until_us):
             self.flush()
         if self.release_at_us and now_us >= self.release_at_us:
             self.release_at_us = 0
             self.flow.hold(self, False)
-            self.look()
+            self.update_flow()
 
     def give_up(self, now_us: int) -> int:
-        """Tell publishers that waited as long as their queues say; returns when the next have, 0 for when none wait.
+        """Tell publishers whose queue's ack_timeout is over; returns the time of the next timeout, 0 for none.
 
-        Publishers hear in the order in which they published, so those before them hear it as well.
+        Confirms go out in order, so publishers before them are told as well.
         """
-        waiting = [*self._ahead, *([] if self._in_flight is None else [self._in_flight]), *self._sealed, self.turn]
-        overdue = [at for at, turn in enumerate(waiting) if 0 < turn.ack_due_us <= now_us]
+        waiting = [*self._visible, *self._invisible()]
+        overdue = [at for at, batch in enumerate(waiting) if 0 < batch.ack_due_us <= now_us]
         if overdue:
             error = Unavailable("it is not known to be stored within the queue's ack_timeout; it may be later")
-            for turn in waiting[: overdue[-1] + 1]:
-                turn.give_up(error)
-        return min([turn.ack_due_us for turn in waiting if turn.ack_due_us], default=0)
+            for batch in waiting[: overdue[-1] + 1]:
+                batch.give_up(error)
+        return min([batch.ack_due_us for batch in waiting if batch.ack_due_us], default=0)
 
     @property
     def sent_us(self) -> int:
-        """When the oldest commit was sent that is not known to be stored, by the monotonic clock; 0 for none."""
-        oldest = self._ahead[0] if self._ahead else self._in_flight
+        """The monotonic time when the oldest batch that is not durable was sent; 0 for none."""
+        oldest = self._visible[0] if self._visible else self._in_flight
         return 0 if oldest is None else oldest.sent_us
 
-    def look(self) -> None:
-        """See whether publishers must wait."""
+    def update_flow(self) -> None:
+        """Decide whether publishers must wait."""
         if self._ended is None:
-            self.flow.look(self, self.waiting_bytes + self.turn.size_bytes, self.memory.size_bytes)
+            self.flow.update(self, self.waiting_bytes + self.batch.size_bytes, self.memory.size_bytes)
 
     def drain(self) -> None:
-        """Store everything that is staged and wait for it, except what cannot be stored now."""
+        """Store all batches and wait for them, except for a failed batch and those behind it."""
         self.flush()
-        while self._in_flight is not None or self._ahead or (self._sealed and not self.retry_at_us):
+        while self._in_flight is not None or self._visible or (self._sealed and not self.retry_at_us):
             self._engine.sync()
             self.flush()
         if not (self._is_idle or self.retry_at_us):
@@ -277,41 +265,41 @@ class Line:
     # -- storing -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Deliver what is ready and store what is staged, as far as what came before is stored."""
-        self._flush(self._clock.now_us())
-        if self._may_commit() and not self._is_idle:
-            self.given.store_all(self.turn.durable)
-            self._commit(self._close())
+        """Deliver ready messages, and send the open batch unless another one is in flight."""
+        now_us = self._clock.now_us()
+        if self._flush(now_us) and not self._is_idle:
+            self.unstored.store_all(self.batch.durable)
+            self._commit(self._close(now_us))
 
     def _flush_scheduled(self) -> None:
-        """The same, but settlements that nobody waits for stay for a while: the next publish takes them along."""
+        """Flush, but let settlements that nobody waits for stay in the batch until the next publish."""
         now_us = self._clock.now_us()
-        self._flush(now_us)
-        if self._may_commit() and not (self._is_idle or self._hold_back(now_us)):
-            self._commit(self._close())
+        if self._flush(now_us) and self._is_due(now_us):
+            self._commit(self._close(now_us))
 
-    def _hold_back(self, now_us: int) -> bool:
-        """Whether the turn stays open because nobody waits for what is in it."""
-        if self.given.has_overdue or self.turn.long_steps or not self.turn.can_wait(HOLD_STEPS):
+    def _is_due(self, now_us: int) -> bool:
+        """True if the open batch is to be stored now; it stays open while it is empty or nobody waits for it."""
+        if not self.batch.can_wait(HOLD_STEPS):
+            return True
+        if self._is_idle:
             return False
+        if self.unstored.has_overdue or self.batch.long_steps:
+            return True
         self.held_until_us = self.held_until_us or now_us + HOLD_US
-        return True
+        return False
 
     @property
     def _is_idle(self) -> bool:
-        """Whether there is nothing to store, nor will be because time passes."""
-        return self.turn.is_empty and self.given.is_empty
+        """True if there is nothing to store, now or later."""
+        return self.unstored.is_empty and self.batch.is_empty
 
     @property
-    def _unsynced(self) -> Turn | None:
-        """The last turn that runs ahead of its sync: later publishers are told after its own."""
-        return self._ahead[-1] if self._ahead else None
+    def _unsynced(self) -> Batch | None:
+        """The last visible batch that is not durable: later publishers are told after its own."""
+        return self._visible[-1] if self._visible else None
 
-    def _may_commit(self) -> bool:
-        return self._in_flight is None and not self._sealed and not self.retry_at_us
-
-    def _flush(self, now_us: int) -> None:
-        """Deliver what is ready, and store the oldest turn that is closed."""
+    def _flush(self, now_us: int) -> bool:
+        """Deliver ready messages, and send the oldest closed batch; returns whether the open one may follow."""
         self._scheduled = False
         if self._at_flush:
             calls, self._at_flush = self._at_flush, []
@@ -319,22 +307,20 @@ class Line:
                 call()
         self._deliver(now_us)
         if self._in_flight is not None or now_us < self.retry_at_us:
-            return
+            return False
         self.retry_at_us = 0
         if self._sealed:
             self._commit(self._sealed.popleft())
         elif self._ended is not None:
-            self._close().refuse(NotFound("the virtual host is deleted"), self._unsynced)
+            self._close(now_us).refuse(NotFound("the virtual host is deleted"), self._unsynced)
+        return self._in_flight is None and not self._sealed and not self.retry_at_us
 
     def _deliver(self, now_us: int) -> None:
         pumps, self._pumps = self._pumps, []
         self._round += 1
-        for start in range(0, len(pumps), AT_A_TIME):
-            next_ones = pumps[start : start + AT_A_TIME]
-            glance_at_queues(next_ones)
-            for queue in next_ones:
-                if not queue.deleted:
-                    queue.pump(self.turn, now_us)
+        for queue in pumps:
+            if not queue.deleted:
+                queue.pump(self.batch, now_us)
         if self._after_pumps:
             due, self._after_pumps = self._after_pumps, []
             for awaited, call in due:
@@ -342,235 +328,208 @@ class Line:
                     self._after_pumps.append((awaited, call))
                 else:
                     call()
-        self._store_memory(self.turn)
+        if self.batch.is_for_memory:
+            self._store_memory(self.batch)
 
-    def _close(self) -> Turn:
-        turn = self.turn
-        if turn.touched_in_memory or turn.passing or turn.moved or not turn.memory.is_empty:
-            self._store_memory(turn)  # a transaction that became visible after the last delivery adds to it
-        self.turn = Turn()
+    def _close(self, now_us: int) -> Batch:
+        if self.batch.is_for_memory:  # a transaction that became visible after the last delivery adds to it
+            self._store_memory(self.batch)
+        batch, self.batch = self.batch, Batch()
         self.held_until_us = 0
-        for queue in turn.touched:
+        for queue in batch.touched:
             if not queue.deleted:
-                queue.trim(turn)
-        turn.touched = []
-        if not self.given.is_empty:
-            self.given.store(turn.durable, self._clock.now_us())
-            if not turn.is_plain:
-                self.given.store_settled(turn.durable)
-        self.waiting_bytes += turn.size_bytes
-        return turn
+                queue.trim(batch)
+        batch.touched = []
+        if self.unstored.store(batch.durable, now_us) and not batch.is_plain:
+            self.unstored.store_settled(batch.durable)
+        self.waiting_bytes += batch.size_bytes
+        return batch
 
-    def _commit(self, turn: Turn) -> None:
-        commit = turn.durable
-        commit.add_all(turn.published.appends, turn.published.size_bytes)
-        for queue, messages in turn.moved.items():
-            if queue.durable:
-                commit.append(queue.log.name, messages)
-        for copied in turn.copied:
-            commit.append(copied.queue.log.name, copied.messages, copied.origin)
-        for queue, rows in turn.encoded.items():
-            for each in rows if queue.durable else []:
-                commit.append_encoded(queue.log.name, each)
-        for key in turn.dedup_keys:
-            commit.put(KEPT, key, b"")
-        self._in_flight = turn
-        if turn.before_commit is not None:
+    def _commit(self, batch: Batch) -> None:
+        commit = batch.collect()
+        self._in_flight = batch
+        if batch.before_commit is not None:
             try:
-                turn.before_commit(commit)
+                batch.before_commit(commit)
             except HeadraceError as error:
-                self._committed(turn, error)
+                self._committed(batch, error)
                 return
-        if commit.is_empty and not turn.is_barrier:
-            self._committed(turn, None)
+        if commit.is_empty and not batch.is_barrier:
+            self._committed(batch, None)
             return
-        turn.sent_us = self._clock.monotonic_us()
-        commit.applied = (lambda: self._written(turn)) if self._ended is None and turn.deliver_before_sync else None
+        batch.sent_us = self._clock.monotonic_us()
+        commit.written = (lambda: self._written(batch)) if self._ended is None and batch.deliver_before_sync else None
         try:
-            self._engine.commit(commit, lambda error: self._committed(turn, error), turn.is_awaited)
+            self._engine.commit(commit, lambda error: self._committed(batch, error), batch.is_awaited)
         except HeadraceError as error:
-            self._committed(turn, error)
+            self._committed(batch, error)
 
-    def _written(self, turn: Turn) -> None:
-        """A turn can be used, and would survive a kill; it is confirmed when it would survive a power loss too."""
+    def _written(self, batch: Batch) -> None:
+        """Let consumers have a batch that is visible and survives a kill; it is confirmed once it is durable."""
         self._in_flight = None
-        self._ahead.append(turn)
-        appends = turn.durable.appends
-        for at, queue in enumerate(turn.appended):
-            queue.unsynced_from(appends[at].base)
-        turn.published.unstage()
+        self._visible.append(batch)
+        for appends in (batch.published, batch.moved):
+            for at, queue in enumerate(appends.queues):
+                queue.unsynced_from(appends.appends[at].base)
+        batch.published.unstage()
         now_us = self._clock.now_us()
-        self._use(turn, now_us)
+        self._use(batch, now_us)
         self._deliver(now_us)
-        if self._sealed or not (self._is_idle or self._hold_back(now_us)):
+        if self._sealed or self._is_due(now_us):
             self.open()
 
-    def _synced(self, turn: Turn, error: HeadraceError | None) -> None:
-        """A turn that is in use already would survive a power loss now. An error is the end of the engine."""
-        self._ahead.popleft()
-        self.waiting_bytes -= turn.size_bytes
-        appends = turn.durable.appends
-        for at, queue in enumerate(turn.appended):
-            queue.synced_to(appends[at].base + appends[at].count)
-            if not queue.deliver_before_sync:  # one came that had to wait for this
-                self.pump_soon(queue)
-        self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)
-        turn.confirms.tell(error)
-        self.look()
+    def _synced(self, batch: Batch, error: HeadraceError | None) -> None:
+        """Confirm a visible batch that is durable now. An error is the end of the engine."""
+        self._visible.popleft()
+        self.waiting_bytes -= batch.size_bytes
+        for appends in (batch.published, batch.moved):
+            for at, queue in enumerate(appends.queues):
+                append = appends.appends[at]
+                queue.synced_to(append.base + append.count)
+                if not queue.deliver_before_sync:  # a consumer came that had to wait for this
+                    self.pump_soon(queue)
+        self.statistics.commits.add(self._clock.monotonic_us() - batch.sent_us)
+        batch.confirms.tell(error)
+        self.update_flow()
 
-    def _committed(self, turn: Turn, error: HeadraceError | None) -> None:
-        turn.durable.applied = None  # it holds the turn, and so all messages until the garbage collector comes
-        if self._ahead and self._ahead[0] is turn:
-            self._synced(turn, error)
+    def _committed(self, batch: Batch, error: HeadraceError | None) -> None:
+        batch.durable.written = None  # it holds the batch, and so all messages until the garbage collector comes
+        if self._visible and self._visible[0] is batch:
+            self._synced(batch, error)
             return
         self._in_flight = None
-        self.waiting_bytes -= turn.size_bytes
+        self.waiting_bytes -= batch.size_bytes
         if error is None:
-            if turn.sent_us:
-                self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)
-            self._stored(turn)
-        elif turn.done is not None:
-            self._abandon(turn, error)
+            if batch.sent_us:
+                self.statistics.commits.add(self._clock.monotonic_us() - batch.sent_us)
+            self._stored(batch)
+        elif batch.done is not None:
+            self._abandon(batch, error)
         else:
-            self._failed(turn, error)
+            self._failed(batch, error)
         if self._sealed or not self._is_idle:
             self.open()
         if self._ended is not None and not self._sealed:
             self._ended()
             self.flow.forget(self)
             return
-        self.look()
+        self.update_flow()
 
-    def _stored(self, turn: Turn) -> None:
-        for name in turn.durable.drops:
+    def _stored(self, batch: Batch) -> None:
+        for name in batch.durable.drops:
             self.on_dropped(name)
-        if turn.done is not None:
-            self._store_memory(turn)
-        turn.published.unstage()
-        for queue, rows in turn.encoded.items():
-            queue.unstaged_encoded(rows)
-        turn.tell(None, self._unsynced)
-        if turn.done is not None:
-            turn.done(None)
-        for queue, rows in turn.encoded.items():
-            if not queue.deleted:
-                entered_encoded(queue, self.turn, rows, self._clock.now_us())
-                self.pump_soon(queue)
-        self._use(turn, self._clock.now_us())
+        if batch.done is not None and batch.is_for_memory:
+            self._store_memory(batch)
+        batch.published.unstage()
+        batch.tell(None, self._unsynced)
+        if batch.done is not None:
+            batch.done(None)
+        self._use(batch, self._clock.now_us())
         if self._pumps:
             self.open()
 
-    def _use(self, turn: Turn, now_us: int) -> None:
-        """What the turn brought is in the logs, to be delivered."""
-        published = turn.published
-        for at, queue in enumerate(published.queues):
-            self._appended(queue, published.appends[at].messages, now_us)
-        for queue, messages in turn.moved.items():
-            self._appended(queue, messages, now_us)
-        for copied in turn.copied:
-            copied.queue.unstaged(copied.messages)
-            self._appended(copied.queue, copied.messages, now_us)
-        _release(turn)
-        turn.tell_entered()
+    def _use(self, batch: Batch, now_us: int) -> None:
+        """Tell queues and callers that the messages of a batch are in the logs."""
+        self._appended(batch.published, now_us)
+        moved = batch.moved
+        if moved.queues:
+            for at, queue in enumerate(moved.queues):
+                if moved.appends[at].origin is not None:
+                    queue.unstaged(moved.appends[at])
+            self._appended(moved, now_us)
+        if batch.used:
+            batch.tell_used()
+        if batch.entered:
+            batch.tell_entered()
 
-    def _appended(self, queue: "Queue", messages: list[Message], now_us: int) -> None:
-        if not queue.deleted:
-            self.statistics.stored += len(messages)
-            queue.appended(self.turn, messages, now_us)
+    def _appended(self, appends: Appends, now_us: int) -> None:
+        """Tell the queues that their messages are in the logs."""
+        for at, queue in enumerate(appends.queues):
+            if queue.deleted:
+                continue
+            append = appends.appends[at]
+            if append.encoded is None:
+                self.statistics.stored += append.count
+                queue.appended(self.batch, append.messages, now_us)
+            else:
+                entered_rows(queue, self.batch, append.encoded, now_us)
             self._add_due(queue)
 
-    def _store_memory(self, turn: Turn) -> None:
-        """What only memory holds waits for no disk, nor does what that pushes out into other queues there."""
-        batches = self.memory.store(turn)
-        if batches is None:
-            return
-        while batches is not None:
+    def _store_memory(self, batch: Batch) -> None:
+        """Store the part of a batch for queues in memory, and the dead letters that follow: no disk is waited for."""
+        while batch.is_for_memory:
+            stored = self.memory.store(batch)
             now_us = self._clock.now_us()
-            for queue, append in batches:
-                self._appended(queue, append.messages, now_us)
-            if batches:
+            for appends in stored:
+                self._appended(appends, now_us)
+            if stored:
                 self.open()
-            batches = self.memory.store(turn)
-        self.look()
+        self.update_flow()
 
     # -- failing -----------------------------------------------------------------------------------------------------
 
-    def _failed(self, turn: Turn, error: HeadraceError) -> None:
-        """What clients published is refused; what was settled or moved must not be forgotten, and is tried again."""
-        turn.failures += 1
+    def _failed(self, batch: Batch, error: HeadraceError) -> None:
+        """Refuse the messages of clients; try settlements and moved messages again."""
+        batch.failures += 1
         self._hold(error)
-        held_up = turn.failures > 1
+        held_up = batch.failures > 1
         if isinstance(error, Corrupt):
-            self._cut_damage(turn)
-        turn.refuse(error, self._unsynced)
-        _take_appends_out(turn.durable)
-        if turn.durable.is_empty and not turn.moved and not turn.copied:
-            _release(turn)
+            self._cut_damage(batch)
+        batch.refuse(error, self._unsynced)
+        if batch.durable.is_empty and not batch.moved.queues:
+            batch.tell_used()
             return
         if isinstance(error, Fatal):
-            return  # nothing can be stored any more; whoever owns the engine stops
+            return  # nothing can be stored any more; the owner of the engine stops
         if held_up and isinstance(error, Refused):
             _log.error("settlements and dead letters are lost, storage does not take them: %s", error)
-            _release(turn)
+            batch.tell_used()
             return
-        self._sealed.appendleft(turn)
+        self._sealed.appendleft(batch)
         if held_up:
             self.retry_at_us = self._clock.now_us() + _RETRY_US
             self._refuse_waiting(error)
 
     def _hold(self, error: HeadraceError) -> None:
-        """Storage takes nothing now: who does not wait for confirms should hear of it before much is lost."""
+        """Hold publishers while storage takes nothing, so that those without confirms lose little."""
         if isinstance(error, Unavailable):
             self.flow.hold(self, True)
             self.release_at_us = self._clock.now_us() + _RETRY_US
 
     def _refuse_waiting(self, error: HeadraceError) -> None:
-        """Publishers behind a turn that cannot be stored need not wait to hear the same."""
+        """Refuse the messages of all batches behind one that cannot be stored."""
         waiting, self._sealed = self._sealed, deque()
-        for turn in waiting:
-            self.waiting_bytes -= turn.size_bytes
-            if turn.done is not None:
-                self._abandon(turn, error)
+        for batch in waiting:
+            self.waiting_bytes -= batch.size_bytes
+            if batch.done is not None:
+                self._abandon(batch, error)
             else:
-                turn.refuse(error, self._unsynced)
-                self._sealed.append(turn)
-        self.turn.refuse(error, self._unsynced)
+                batch.refuse(error, self._unsynced)
+                self._sealed.append(batch)
+        self.batch.refuse(error, self._unsynced)
 
-    def _abandon(self, turn: Turn, error: HeadraceError) -> None:
-        """A transaction that cannot be stored did not happen."""
+    def _abandon(self, batch: Batch, error: HeadraceError) -> None:
+        """End a transaction that cannot be stored: nothing of it happens."""
         self._hold(error)
         if isinstance(error, Corrupt):
-            self._cut_damage(turn)
-        done = turn.done
-        turn.refuse(error, self._unsynced)
+            self._cut_damage(batch)
+        done = batch.done
+        batch.refuse(error, self._unsynced)
         if done is not None:
             done(error)
 
-    def _cut_damage(self, turn: Turn) -> None:
-        """Find the logs that are damaged, have their queues refused, and leave them out."""
-        names = {step.log for step in turn.durable.steps} | set(turn.durable.truncations)
-        names |= {queue.log.name for queue in turn.moved if queue.durable}
-        names |= {name for copied in turn.copied for name in (copied.queue.log.name, copied.origin.log)}
-        names |= {append.log for append in turn.durable.appends}
+    def _cut_damage(self, batch: Batch) -> None:
+        """Find damaged logs, refuse their queues and leave them out of the batch."""
+        names = {step.log for step in batch.durable.steps} | set(batch.durable.truncations)
+        names |= {append.log for append in batch.durable.appends}
+        names |= {append.origin.log for append in batch.durable.appends if append.origin is not None}
         for name in sorted(names):
             log = self._engine.log(name)
             try:
                 log.read(log.first_offset, 1)
             except Corrupt as error:
                 self.on_damage(name, error)
-                turn.forget_log(turn.durable, name)
-
-
-def _release(turn: Turn) -> None:
-    """Tell those who wait for what the turn brings that there is nothing more to wait for."""
-    for tell in turn.used:
-        tell()
-
-
-def _take_appends_out(commit: Commit) -> None:
-    """Have the commit as it was before it was sent off; what is moved is added again then."""
-    commit.appends = []
-    commit.size_bytes = sum(len(key) + len(value or b"") for (_, key), value in commit.puts.items())
+                batch.forget_log(batch.durable, name)
 
 
 def _nothing(*_: object) -> None:
@@ -578,28 +537,28 @@ def _nothing(*_: object) -> None:
 
 
 AT_ONCE: Final = 100
-"""How many queues or sessions are seen to, or go, in one turn: with all that hangs on it, one takes up to 0.1 ms."""
+"""Queues or sessions handled in one step of long work: one takes up to 0.1 ms."""
 
 
 def together(steps: Iterator[None]) -> Iterator[None]:
-    """The same work in larger steps, each of a hundred."""
+    """Do the work in larger steps, each of a hundred."""
     for number, _ in enumerate(steps, 1):
         if number % AT_ONCE == 0:
             yield
 
 
-def take_steps(line: Line, steps: Iterator[None], ended: Callable[[], None] | None = None) -> None:
-    """Do the first step now, and one more in each turn that has room for it; `ended` is called after the last."""
+def take_steps(pipeline: CommitPipeline, steps: Iterator[None], ended: Callable[[], None] | None = None) -> None:
+    """Take the first step now, and one more in each batch with room; `ended` is called after the last."""
     for _ in steps:
-        line.turn.long_steps += 1
-        line.at_flush(lambda: _go_on(line, steps, ended))
+        pipeline.batch.long_steps += 1
+        pipeline.at_flush(lambda: _go_on(pipeline, steps, ended))
         return
     if ended is not None:
         ended()
 
 
-def _go_on(line: Line, steps: Iterator[None], ended: Callable[[], None] | None) -> None:
-    if line.is_full:
-        line.turn.used.append(lambda: _go_on(line, steps, ended))
+def _go_on(pipeline: CommitPipeline, steps: Iterator[None], ended: Callable[[], None] | None) -> None:
+    if pipeline.is_full:
+        pipeline.batch.used.append(lambda: _go_on(pipeline, steps, ended))
     else:
-        take_steps(line, steps, ended)
+        take_steps(pipeline, steps, ended)

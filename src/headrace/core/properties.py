@@ -1,7 +1,8 @@
-"""Message properties apart from any protocol, and how values of headers and arguments compare. No wire formats.
+"""Message properties in a form common to all protocols, and the equality of header and argument values. No wire
+formats.
 
-A message carries its properties as its publisher's protocol sent them. Core looks inside only when it has to: to route
-by headers, to evaluate a selector, to write a dead letter's history. The protocols bring the codec of their encoding.
+A message keeps its properties as its publisher's protocol encoded them. Core decodes them only to route by headers, to
+evaluate a selector, or to write a dead letter's history. The protocols bring the codecs of their encodings.
 """
 
 import json
@@ -19,21 +20,21 @@ from headrace.errors import Refused
 from headrace.model import AMQP10, NATIVE, Message
 from headrace.selector import HeaderValue, Row
 
-MAX_DEPTH: Final = 64  # tables within tables; far beyond any use, well within the interpreter's stack
+MAX_DEPTH: Final = 64  # nested tables; far beyond any use, well within the interpreter's stack
 
 # JSON has no bytes, times, decimals or infinities: each is an object with one member, named by a tag.
 _BYTES: Final = "$bytes"
 _TIME: Final = "$time"
 _DECIMAL: Final = "$decimal"
 _FLOAT: Final = "$float"
-_TABLE: Final = "$table"  # a table that has one member itself, whose name looks like a tag
+_TABLE: Final = "$table"  # a table whose only member is named like a tag
 
 
 def frozen(value: object, depth: int = MAX_DEPTH) -> Hashable:
-    """A value that is equal to another one's exactly when both have the same type and the same content.
+    """A hashable form of a value; two forms are equal exactly when type and content are.
 
-    All integers are of one type, and so are all floats and all byte strings; True is not 1, 1 is not 1.0.
-    Raises Refused when it holds what no table can hold, or is nested too deep.
+    All integers are of one type, and so are all floats and all byte strings; True is not 1, 1 is not 1.0. Raises
+    Refused for a value that no table can hold, or for deep nesting.
     """
     if value is None or isinstance(value, str):
         return value
@@ -58,7 +59,7 @@ def frozen(value: object, depth: int = MAX_DEPTH) -> Hashable:
 
 
 def to_json(value: object, depth: int = MAX_DEPTH) -> object:
-    """The value as JSON can hold it. Raises Refused for what no table can hold, or when nested too deep."""
+    """The value as JSON can hold it. Raises Refused for a value that no table can hold, or for deep nesting."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -79,7 +80,7 @@ def to_json(value: object, depth: int = MAX_DEPTH) -> object:
 
 
 def from_json(value: object, depth: int = MAX_DEPTH) -> object:
-    """The value that `to_json` was given. Raises Refused when it is not such JSON."""
+    """The value that `to_json` was given. Raises Refused for other JSON."""
     if not isinstance(value, (list, dict)):
         return value
     _check_depth(depth)
@@ -93,12 +94,12 @@ def from_json(value: object, depth: int = MAX_DEPTH) -> object:
 
 
 def table_to_json(table: Mapping[str, object]) -> dict[str, object]:
-    """A whole table of arguments, each value as JSON can hold it; its own names are never taken for tags."""
+    """A whole table of arguments as JSON; its own names are never read as tags."""
     return {name: to_json(value) for name, value in table.items()}
 
 
 def table_from_json(value: object, depth: int = MAX_DEPTH) -> dict[str, object]:
-    """The table that `table_to_json` was given. Raises Refused when it is not such JSON."""
+    """The table that `table_to_json` was given. Raises Refused for other JSON."""
     if not isinstance(value, dict):
         raise Refused(f"arguments must be a table, not {type(value).__name__}")
     return {_name(name): from_json(item, depth) for name, item in value.items()}
@@ -151,7 +152,7 @@ _FIELDS: Final = (
 
 @final
 class Properties:
-    """What a message says about itself. "" and None mean that it does not say."""
+    """Properties of a message. "" and None mean absent."""
 
     __slots__ = (
         "app_id",
@@ -181,7 +182,7 @@ class Properties:
         self.app_id = ""
         self.delivery_mode = 0
         self.extra: dict[str, object] = {}
-        """What only the publisher's encoding knows, kept for its codec; others ignore it."""
+        """Values of the publisher's encoding only, kept for its codec."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -190,16 +191,16 @@ class PropertiesCodec(ABC):
 
     @abstractmethod
     def decode(self, raw: bytes) -> Properties:
-        """The properties in these bytes. Raises Refused when they are not in this encoding."""
+        """Decode the properties. Raises Refused for bytes of another encoding."""
 
     @abstractmethod
     def encode(self, properties: Properties) -> bytes:
-        """The bytes of these properties."""
+        """Encode the properties."""
 
 
 @final
 class NativeCodec(PropertiesCodec):
-    """The encoding of the embedded API: JSON, without what is not said; b"" when nothing is."""
+    """The encoding of the embedded API: JSON without absent properties; b"" when all are absent."""
 
     def decode(self, raw: bytes) -> Properties:
         if not raw:
@@ -239,11 +240,11 @@ class Codecs:
         self._codecs[encoding] = codec
 
     def decode(self, message: Message) -> Properties:
-        """The properties of a message. Raises Refused when no codec knows their encoding."""
+        """Decode the properties of a message. Raises Refused for an unknown encoding."""
         return self._of(message.source.encoding).decode(message.properties)
 
     def encode(self, encoding: int, properties: Properties) -> bytes:
-        """Properties in this encoding. Raises Refused when no codec knows it."""
+        """Encode properties. Raises Refused for an unknown encoding."""
         return self._of(encoding).encode(properties)
 
     def _of(self, encoding: int) -> PropertiesCodec:
@@ -254,12 +255,12 @@ class Codecs:
 
 
 def plain_number(number: int) -> int:
-    """The number as an int and of no class of a codec's. Compiled, int() leaves one of more than 62 bits as it was."""
+    """The number as a plain int. Compiled, int() keeps a codec's subclass for more than 62 bits."""
     return number + 0
 
 
 def plain_value(value: object) -> HeaderValue:
-    """A header without what only its protocol's codec remembers of it; None for what has no text."""
+    """A header as a plain value, without its wire type; None if it has no text."""
     if value is None or isinstance(value, str | bool | Decimal):
         return value
     if isinstance(value, int):
@@ -271,7 +272,7 @@ def plain_value(value: object) -> HeaderValue:
 
 @final
 class MessageRow(Row):
-    """A message as a selector sees it; properties are decoded when the first of them is asked for."""
+    """A message as a selector sees it; it decodes the properties when the first of them is read."""
 
     __slots__ = ("_codecs", "_message", "_properties")
 
@@ -295,7 +296,7 @@ class MessageRow(Row):
         if name in _FIELDS or name == "delivery_mode":
             value = getattr(self._decoded(), name)
             if name == "delivery_mode" and not value and message.source.encoding == AMQP10:
-                return _NOT_PERSISTENT  # AMQP 1.0 [3.2.1]: durable is false where it is not said
+                return _NOT_PERSISTENT  # AMQP 1.0 [3.2.1]: durable is false by default
             return value if isinstance(value, str | int) and value else None
         return None
 

@@ -1,22 +1,22 @@
-"""The way of messages into queues: single ones, encoded rows in bulk, and the replacement of a stream's messages.
+"""Routing of messages to queues: single ones, encoded rows in bulk, and the replacement of a stream's messages.
 
-Rows are routed by what they have in common: a block whose messages all go to the same queues is stored as it is. Only
-where single messages decide (a filter, an exchange of headers, a subscriber) are they looked at one by one.
+Queues let messages in themselves: see core/queue/entry.py. Rows are routed by their sources: a block whose messages all
+go to the same queues is stored as it is. Only filters, header exchanges and subscribers look at single messages.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.core.batch import Confirm, ConfirmAll, Turn
+from headrace.core.batch import Batch, Confirm, ConfirmAll
 from headrace.core.feeds.feed import is_cursor
 from headrace.core.ledger import Ledger
-from headrace.core.pipeline import Line
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.properties import Codecs
 from headrace.core.pubsub.pubsub import PubSub, Route
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
 from headrace.core.queue.dispatch import Delivery
-from headrace.core.queue.entry import accept, accept_encoded
+from headrace.core.queue.entry import accept, accept_again, accept_all, accept_rows
 from headrace.core.queue.queue import Queue
 from headrace.core.queue.queues import Queues
 from headrace.core.queue.stream import StreamGroup
@@ -30,12 +30,12 @@ from headrace.storage.api import Commit, Encoded
 
 _TAIL_MESSAGES: Final = 100_000
 _TAIL_BYTES: Final = 64 << 20
-"""What was published meanwhile is stored once more, behind what replaces the rest: there is an end to that."""
+"""Bounds of the messages that were published meanwhile: they are stored once more, behind the replacement."""
 
 
 @final
 class Replacement:
-    """All that a stream has below an offset goes, when something else comes into its place."""
+    """The replacement of all messages of a stream below an offset by others."""
 
     def __init__(self, queue: Queue, before: int) -> None:
         """Raises Refused for a queue that is no durable stream."""
@@ -47,21 +47,21 @@ class Replacement:
         self._new_end = 0
         self._caught_up: list[StreamGroup] = []
 
-    def hold(self, turn: Turn, is_held: bool = True) -> None:
-        """Have the queues that are filled from the stream stay where they are until it happened, or did not."""
-        tail = self._queue.tail
-        if tail is None:
+    def hold(self, batch: Batch, is_held: bool = True) -> None:
+        """Stop the queues that are fed from the stream until the replacement has ended, or let them go on."""
+        feed = self._queue.feed
+        if feed is None:
             return
         if is_held:
-            tail.hold(turn)
+            feed.hold(batch)
         else:
-            tail.is_held = False
+            feed.is_held = False
             self._queue.grown()
 
     def add_to(self, commit: Commit) -> None:
-        """Have what is there go, and what was published meanwhile stay, with what the commit appends in front of it.
+        """Truncate the stream, and append the messages published meanwhile behind those of the commit.
 
-        Raises PreconditionFailed when somebody still needs what is to go, or too much was published meanwhile.
+        Raises PreconditionFailed when a group still needs truncated messages, or too many were published meanwhile.
         """
         queue, log = self._queue, self._queue.log
         if queue.is_gone:
@@ -78,7 +78,7 @@ class Replacement:
         if len(tail) < end - self._before:
             raise PreconditionFailed(f"too much was published to stream {queue.name!r} meanwhile; read it again")
         if tail:
-            commit.append(log.name, tail)
+            accept_again(queue, commit, tail)
         commit.truncate(log.name, end)
         self._end = end
         self._new_end = end + sum([append.count for append in commit.appends if append.log == log.name])
@@ -89,14 +89,14 @@ class Replacement:
             group for group in queue.groups.values() if isinstance(group, StreamGroup) and group.state.committed >= end
         ]
 
-    def happened(self, turn: Turn) -> None:
-        """It is stored: readers that had read everything go on behind it, the others with what replaces what went."""
-        self._queue.truncated(turn, self._end)
-        if self._queue.tail is not None:
-            self._queue.tail.replaced(self._end, self._new_end)
+    def happened(self, batch: Batch) -> None:
+        """Move readers after the commit: those that had read everything go on behind it, the others at its start."""
+        self._queue.truncated(batch, self._end)
+        if self._queue.feed is not None:
+            self._queue.feed.replaced(self._end, self._new_end)
         for group in self._caught_up:
             if self._queue.groups.get(group.name) is group:
-                group.seek(turn, self._queue.log.next_offset)
+                group.seek(batch, self._queue.log.next_offset)
 
 
 TO_QUEUE: Final = "queue"
@@ -114,7 +114,7 @@ class Bulk:
         queues: Queues,
         pubsub: PubSub,
         codecs: Codecs,
-        line: Line,
+        pipeline: CommitPipeline,
         ledger: Ledger,
         now_us: int,
     ) -> None:
@@ -122,20 +122,20 @@ class Bulk:
         self._queues = queues
         self._pubsub = pubsub
         self._codecs = codecs
-        self._line = line
+        self._pipeline = pipeline
         self._ledger = ledger
         self._now_us = now_us
-        self._turn = Turn()
+        self._batch = Batch()
         self._replacement: Replacement | None = None
         self.rows = 0
         self.unrouted = 0
-        """How many messages no queue and no subscriber is there for."""
+        """The number of messages without a queue and a subscriber."""
 
     def add(self, kind: str, name: str, rows: Encoded) -> None:
-        """Add messages for a queue, an exchange or topics. Raises what publishing raises; then it must be given up."""
+        """Add messages for a queue, an exchange or topics. Raises like publishing; the caller must `undo` then."""
         self.rows += rows.count
         if kind == TO_QUEUE:
-            self._give(self._queues.find(name), rows)
+            accept_rows(self._queues.find(name), self._batch, rows, self._now_us)
             return
         if kind == TO_EXCHANGE:
             self._topology.exchanges.check_publish(name)
@@ -154,34 +154,34 @@ class Bulk:
             self._send(route, rows.take([row for row, source in enumerate(index) if source == number]))
 
     def replace(self, name: str, before: int) -> None:
-        """Have what is added to a stream take the place of all that it has below the offset `before`, in one commit.
+        """Replace all messages of a stream below the offset `before` by the added ones, in one commit.
 
-        What is published from there on meanwhile stays, behind it. Raises NotFound, and Refused for other queues.
+        Later messages stay, behind them. Raises NotFound, and Refused for other queues.
         """
         self._replacement = Replacement(self._queues.find(name), before)
-        self._turn.before_commit = self._replacement.add_to
+        self._batch.before_commit = self._replacement.add_to
 
     def commit(self, transaction: str, sequence: int, confirm: Confirm) -> None:
-        """Store everything with the transaction's id, after what was called before; `confirm` is told how it ended."""
-        self._ledger.note(self._turn, transaction, sequence, self.rows, self._now_us)
+        """Store everything with the transaction's id, after earlier calls; `confirm` is told how it ended."""
+        self._ledger.note(self._batch, transaction, sequence, self.rows, self._now_us)
 
         def done(error: HeadraceError | None) -> None:
             self._ledger.settle(transaction)
             if self._replacement is not None:
                 if error is None:
-                    self._replacement.happened(self._line.open())
-                self._replacement.hold(self._line.open(), False)
+                    self._replacement.happened(self._pipeline.open())
+                self._replacement.hold(self._pipeline.open(), False)
             confirm(error)
 
-        self._turn.done = done
+        self._batch.done = done
         if self._replacement is not None:
-            self._replacement.hold(self._line.open())
-        self._line.append(self._turn)
+            self._replacement.hold(self._pipeline.open())
+        self._pipeline.append(self._batch)
 
     def undo(self) -> None:
-        """Nothing of it happens."""
-        self._turn.unstage()
-        self._turn = Turn()
+        """Forget everything that was added."""
+        self._batch.unstage()
+        self._batch = Batch()
 
     # -- routing -----------------------------------------------------------------------------------------------------
 
@@ -209,37 +209,23 @@ class Bulk:
             queues = self._topology.of_exchange(exchange, key, headers, ())
             if self._topology.reaches_subscribers(exchange, key, headers, ()):
                 route = self._pubsub.route(topic_of(message.source))
-                self._pubsub.send(self._turn, route, message, AT_LEAST_ONCE, False, None)
+                self._pubsub.send(self._batch, route, message, AT_LEAST_ONCE, False, None)
                 self.unrouted += not (queues or _has_audience(route))
             else:
                 self.unrouted += not queues
             for queue in queues:
                 chosen.setdefault(queue, []).append(row)
         for queue, numbers in chosen.items():
-            self._give(queue, _only(rows, numbers))
+            accept_rows(queue, self._batch, _only(rows, numbers), self._now_us)
 
     def _send(self, route: Route, rows: Encoded) -> None:
         for queue in route.queues:
-            self._give(queue, rows)
+            accept_rows(queue, self._batch, rows, self._now_us)
         if _has_audience(route):
             for message in rows.messages(0, rows.count):
-                self._pubsub.send(self._turn, route, message, AT_LEAST_ONCE, False, None)
+                self._pubsub.send(self._batch, route, message, AT_LEAST_ONCE, False, None)
         elif not route.queues:
             self.unrouted += rows.count
-
-    def _give(self, queue: Queue, rows: Encoded) -> None:
-        if queue.selector is not None:
-            messages = rows.messages(0, rows.count)
-            numbers = [row for row, message in enumerate(messages) if queue.admits(message)]
-            if not numbers:
-                return
-            rows = _only(rows, numbers)
-        if queue.durable:
-            accept_encoded(queue, self._turn, rows, self._now_us)
-            return
-        accepted: Sequence[Message] = rows.messages(0, rows.count)
-        for message in accepted:
-            accept(queue, self._turn, message, self._now_us)
 
 
 def _only(rows: Encoded, numbers: list[int]) -> Encoded:
@@ -255,17 +241,17 @@ _SHORT_TOPIC_CHARACTERS: Final = MAX_TOPIC_BYTES // 4  # four bytes each at most
 
 @final
 class Publishing:
-    """Routes messages of one virtual host and stages them in its line."""
+    """Routes messages of one virtual host and adds them to its open batch."""
 
-    def __init__(self, queues: Queues, pubsub: PubSub, line: Line, clock: Clock) -> None:
+    def __init__(self, queues: Queues, pubsub: PubSub, pipeline: CommitPipeline, clock: Clock) -> None:
         self._topology = queues.topology
         self._queues = queues
         self._pubsub = pubsub
-        self._line = line
+        self._pipeline = pipeline
         self._clock = clock
 
     def route(self, message: Message, headers: Mapping[str, object] | None, extra_keys: Sequence[str]) -> list[Queue]:
-        """The queues that a message is meant for by its source. Raises NotFound, AccessRefused, Refused."""
+        """The queues of a message by its source. Raises NotFound, AccessRefused, Refused."""
         source = message.source
         if not source.exchange:
             queue = self._topology.direct.get(source.topic) if not extra_keys else None
@@ -278,7 +264,7 @@ class Publishing:
         return self._topology.of_exchange(source.exchange, source.topic, headers, extra_keys)
 
     def route_topic(self, topic: str) -> list[Queue]:
-        """The queues whose patterns match; one is made for an address that none does. Raises Refused."""
+        """The queues whose patterns match; an address without a match gets a new one. Raises Refused."""
         if not is_address(topic):
             return self._topology.of_topic(topic)
         if "/$" in topic and parse_address(topic).verb:
@@ -286,42 +272,32 @@ class Publishing:
         return self._topology.of_topic(topic) or [self._queues.landing(topic)]
 
     def stage_all(self, queues: list[Queue], messages: list[Message], confirm: ConfirmAll | None) -> bool:
-        """Whether all queues take all messages without a look at each; nothing is done where they do not."""
-        if len(queues) == 1:
-            return self.stage_to(queues[0], messages, confirm)
-        largest, size_bytes = _sizes(messages)
+        """Publish messages with one source, if all queues take all of them without a look at each; else do nothing.
+
+        Raises Refused for messages that no log can hold.
+        """
+        _check_storable(messages[0])
+        largest = size_bytes = 0
+        for message in messages:
+            size = len(message.payload)
+            size_bytes += size
+            largest = max(largest, size)
         for queue in queues:
-            if not queue.takes_all(largest):
+            if largest > queue.takes_bytes:
                 return False
+        pipeline = self._pipeline
+        batch = pipeline.open()
         is_synced = False
         for queue in queues:
             is_synced = is_synced or queue.is_synced
-            self._stage_to(queue, list(messages), size_bytes, confirm is not None)
-        self._staged(confirm, len(messages), is_synced)
-        return True
-
-    def stage_to(self, queue: Queue, messages: list[Message], confirm: ConfirmAll | None) -> bool:
-        """The same for one queue."""
-        largest, size_bytes = _sizes(messages)
-        if not queue.takes_all(largest):
-            return False
-        self._stage_to(queue, messages, size_bytes, confirm is not None)
-        self._staged(confirm, len(messages), queue.is_synced)
-        return True
-
-    def _stage_to(self, queue: Queue, messages: list[Message], size_bytes: int, is_awaited: bool) -> None:
-        turn = self._line.open()
-        turn.publish_all(queue, messages, size_bytes)
-        if queue.ack_timeout_us and is_awaited:
-            turn.wait_until(self._clock.now_us() + queue.ack_timeout_us)
-
-    def _staged(self, confirm: ConfirmAll | None, count: int, is_synced: bool) -> None:
-        line = self._line
-        turn = line.open()
+            accept_all(queue, batch, messages if queue is queues[-1] else list(messages), size_bytes)
+            if queue.ack_timeout_us and confirm is not None:
+                batch.wait_until(self._clock.now_us() + queue.ack_timeout_us)
         if confirm is not None:
-            turn.confirms.add_all(confirm, count, is_synced)
-        if turn.size_bytes + line.waiting_bytes > line.flow.high_bytes:
-            line.look()
+            batch.confirms.add_all(confirm, len(messages), is_synced)
+        if batch.size_bytes + pipeline.waiting_bytes > pipeline.flow.high_bytes:
+            pipeline.update_flow()
+        return True
 
     def stage(
         self,
@@ -333,43 +309,42 @@ class Publishing:
         retain: bool = False,
         publisher: Session | None = None,
     ) -> int:
-        """Have these queues get a message, and the subscribers of a route; returns how many take it or should have.
+        """Publish a message to queues and to the subscribers of a route; returns how many it is meant for.
 
-        `confirm` is told when a queue refused it. Raises Refused for what cannot be stored anywhere.
+        `confirm` is told when a queue refused it. Raises Refused for a message that no log can hold.
         """
         _check_storable(message)
         now_us = self._clock.now_us()
-        line = self._line
-        turn = line.open()
+        pipeline = self._pipeline
+        batch = pipeline.open()
         meant = 0
         is_synced = False
         refusal: HeadraceError | None = None
         for queue in queues:
-            if queue.selector is not None and not queue.admits(message):
-                continue
+            try:
+                if not accept(queue, batch, message, now_us):
+                    continue
+            except HeadraceError as error:
+                refusal = error.with_traceback(None)  # its frames hold the message, and would be in a cycle
             meant += 1
             is_synced = is_synced or queue.is_synced
             if queue.ack_timeout_us and confirm is not None:
-                turn.wait_until(now_us + queue.ack_timeout_us)
-            try:
-                accept(queue, turn, message, now_us)
-            except HeadraceError as error:
-                refusal = error.with_traceback(None)  # its frames hold the message, and would be in a cycle
+                batch.wait_until(now_us + queue.ack_timeout_us)
         if route is not None:
-            sent = self._pubsub.send(turn, route, message, assurance, retain, publisher)
+            sent = self._pubsub.send(batch, route, message, assurance, retain, publisher)
             meant += sent.count
             is_synced = is_synced or sent.is_stored
             refusal = refusal or sent.refusal
         if confirm is not None:
-            turn.confirms.add(confirm if refusal is None else _with(confirm, refusal), is_synced)
-        if turn.size_bytes + line.waiting_bytes > line.flow.high_bytes:
-            line.look()
+            batch.confirms.add(confirm if refusal is None else _with(confirm, refusal), is_synced)
+        if batch.size_bytes + pipeline.waiting_bytes > pipeline.flow.high_bytes:
+            pipeline.update_flow()
         return meant
 
     def transaction(
         self, publishes: Sequence[Publish], settlements: Sequence[tuple[Delivery, int]], confirm: Confirm | None
     ) -> list[int]:
-        """Stage publishes and settlements as one; returns for each publish how many queues it is meant for."""
+        """Store publishes and settlements as one; returns for each publish how many queues it is meant for."""
         topics = [
             (route, publish.message) for publish in publishes if (route := self._subscribers(publish)) is not None
         ]
@@ -380,7 +355,7 @@ class Publishing:
             if confirm is not None:
                 confirm(error)
 
-        transaction = Transaction(self._queues, self._line, self._clock.now_us(), stored)
+        transaction = Transaction(self._queues, self._pipeline, self._clock.now_us(), stored)
         routes = [
             self.route_topic(publish.message.source.topic)
             if publish.is_topic
@@ -403,7 +378,7 @@ class Publishing:
         return counts
 
     def _subscribers(self, publish: Publish) -> Route | None:
-        """Where a message of a transaction goes besides queues: None for one that subscribers do not get."""
+        """The subscribers of a message of a transaction; None if it reaches none."""
         source = publish.message.source
         if publish.is_topic:
             return None if is_address(source.topic) else self._pubsub.route(source.topic)
@@ -411,22 +386,11 @@ class Publishing:
         return self._pubsub.route(topic_of(source)) if reaches else None
 
 
-def _sizes(messages: list[Message]) -> tuple[int, int]:
-    """The longest payload of messages with one source, and all of them. Raises Refused for what no log can hold."""
-    _check_storable(messages[0])
-    largest = size_bytes = 0
-    for message in messages:
-        size = len(message.payload)
-        size_bytes += size
-        largest = max(largest, size)
-    return largest, size_bytes
-
-
 def _check_storable(message: Message) -> None:
-    """Raises Refused for what no log can hold: it would spoil the turn for all who publish in it."""
+    """Raises Refused for a message that no log can hold: it would spoil the batch for all its publishers."""
     source = message.source
     if source.stored and 0 <= message.priority <= 255:
-        return  # others were stored before: with a topic for each queue of many, this is where it would be looked at
+        return  # the source was stored before: its topic need not be read from memory again
     topic = source.topic
     is_long = len(topic) > _SHORT_TOPIC_CHARACTERS and len(topic.encode()) > MAX_TOPIC_BYTES
     if is_long or not 0 <= message.priority <= 255:

@@ -1,1 +1,1 @@
-"""`headrace demo`: a broker in a temporary directory with believable traffic, seen from its clients. No broker code."""
+"""`headrace demo`: a broker in a temporary directory, its clients, and their traffic. No code of the broker."""

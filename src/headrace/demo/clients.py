@@ -1,4 +1,4 @@
-"""The smallest clients that the demo needs: an MQTT publisher and an AMQP 0-9-1 publisher and worker, over sockets."""
+"""The clients of the demo: an MQTT publisher, and an AMQP 0-9-1 publisher and worker. No other features."""
 
 import asyncio
 import struct
@@ -14,9 +14,9 @@ _PUBLISH_QOS_1: Final = 0x32
 _PUBACK: Final = 0x40
 
 Handle = Callable[[bytes], str]
-"""What a worker makes of a message: ACK, AGAIN or REJECT."""
+"""Handles a message; returns ACK, RETRY or REJECT."""
 ACK: Final = "ack"
-AGAIN: Final = "again"
+RETRY: Final = "retry"
 REJECT: Final = "reject"
 
 
@@ -33,8 +33,8 @@ class MqttPublisher:
     async def connect(cls, port: int, client_id: str) -> "MqttPublisher":
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         flags = 0xC2  # a user, a password, a clean session
-        said = _text("MQTT") + bytes([4, flags, 0, 0]) + _text(client_id) + _text("guest") + _text("guest")
-        writer.write(_packet(0x10, said))
+        connect = _text("MQTT") + bytes([4, flags, 0, 0]) + _text(client_id) + _text("guest") + _text("guest")
+        writer.write(_packet(0x10, connect))
         answer = await reader.readexactly(4)
         if answer[3]:
             raise ConnectionError(f"the broker refused the MQTT login with code {answer[3]}")
@@ -78,7 +78,7 @@ class AmqpClient:
         return client
 
     async def confirm(self) -> None:
-        """Have publishes confirmed."""
+        """Turn publisher confirms on."""
         self._send(commands.Confirm.Select())
         await self._expect(commands.Confirm.SelectOk)
 
@@ -105,7 +105,7 @@ class AmqpClient:
                 if outcome == ACK:
                     self._send(commands.Basic.Ack(tag))
                 else:
-                    self._send(commands.Basic.Nack(tag, requeue=outcome == AGAIN))
+                    self._send(commands.Basic.Nack(tag, requeue=outcome == RETRY))
 
     def close(self) -> None:
         self._writer.close()

@@ -14,9 +14,9 @@ _SECONDS = 5
 
 
 def main(data: str, scratch: str) -> None:
-    """Print a table for every few seconds of the stream, until it is stopped."""
+    """Print the mean of each site every few seconds, until the process ends."""
     home = Path(scratch)
-    os.environ.pop("PYSPARK_PYTHON", None)  # whatever is set there may be without our packages
+    os.environ.pop("PYSPARK_PYTHON", None)  # that Python may be without our packages
     ensure_python(home)
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # Spark's Pythons import nothing from the current directory
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -1,30 +1,30 @@
-"""What the demo's devices and shops say, and what its workers make of it. Chance comes from outside; no sockets."""
+"""The traffic of the demo: readings of sensors, orders of a shop, and their handling. No sockets, no own chance."""
 
 import json
 import math
 from random import Random
 from typing import Final, final
 
-from headrace.demo.clients import ACK, AGAIN, REJECT
+from headrace.demo.clients import ACK, REJECT, RETRY
 
 SITES: Final = ("hamburg", "lisbon", "oslo")
 DEVICES: Final = 4
 _ITEMS: Final = ("espresso", "filter coffee", "cappuccino", "croissant", "orange juice")
 _MALFORMED: Final = 0.04
 _FAILURES: Final = 0.15
-_STUBBORN: Final = 0.03
+_EXPIRED: Final = 0.03
 
 
 @final
 class Sensors:
-    """A few machines at a few sites, each with a temperature that goes up and down, and now and then runs away."""
+    """Machines at some sites, each with a temperature that goes up and down and has rare peaks."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
         self._step = 0
 
     def readings(self) -> list[tuple[str, bytes]]:
-        """What all of them say now: topics and payloads."""
+        """Return the current topic and payload of every machine."""
         self._step += 1
         found: list[tuple[str, bytes]] = []
         for number, site in enumerate(SITES):
@@ -38,7 +38,7 @@ class Sensors:
 
 @final
 class Shop:
-    """Orders, and a worker that handles most of them, fails at some, and finds some that make no sense."""
+    """Orders, and a worker that handles most of them, fails at some, and rejects malformed ones."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
@@ -52,17 +52,17 @@ class Shop:
         if self._chance.random() < _MALFORMED:
             return json.dumps({"order": self._number, "items": None}).encode()
         items = self._chance.choices(_ITEMS, k=self._chance.randint(1, 4))
-        is_stubborn = self._chance.random() < _STUBBORN
-        return json.dumps({"order": self._number, "items": items, "card": "expired" if is_stubborn else "ok"}).encode()
+        is_expired = self._chance.random() < _EXPIRED
+        return json.dumps({"order": self._number, "items": items, "card": "expired" if is_expired else "ok"}).encode()
 
     def handle(self, payload: bytes) -> str:
-        """What becomes of an order. One with an expired card fails every time, until it is a dead letter."""
+        """Handle an order. An order with an expired card always fails, until it is a dead letter."""
         order = json.loads(payload)
         if not order["items"]:
             self.rejected += 1
             return REJECT
         if order["card"] == "expired" or self._chance.random() < _FAILURES:
             self.failed += 1
-            return AGAIN
+            return RETRY
         self.done += 1
         return ACK

@@ -1,1 +1,1 @@
-"""Sockets: listeners, connections with bounded buffers, keepalive. What the bytes mean is in protocols/."""
+"""Sockets: listeners, connections with bounded buffers, keepalive. protocols/ knows the meaning of the bytes."""

@@ -1,16 +1,17 @@
-"""One TCP connection: input to a handler, output once per turn, bounded both ways. The bytes mean nothing here.
+"""One TCP connection: it feeds a handler and writes the handler's output once per turn, bounded both ways. No protocol.
 
-Output is collected and written with one call per turn of the event loop. When the peer does not read, the handler is
-told to produce no more; when it goes on sending all the same, it is not read from until its output has drained.
+The connection collects output and writes it with one call per turn of the event loop. When the peer does not read, the
+handler pauses its output; when the peer still sends, the connection stops reading until the output has drained.
 """
 
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar, cast, final
+from weakref import WeakKeyDictionary
 
-from headrace.net.endings import endings_of
 from headrace.net.facts import ConnectionFacts, Origin
 from headrace.net.handler import Envelope, Handler
 from headrace.net.output import Output
@@ -18,7 +19,7 @@ from headrace.net.output import Output
 
 @final
 class Seldom:
-    """Counts until it is time to tell."""
+    """Rate limit for a log line: counts events between two lines."""
 
     __slots__ = ("_count", "_due", "_seconds")
 
@@ -28,7 +29,7 @@ class Seldom:
         self._due = 0.0
 
     def note(self, now: float) -> int:
-        """It happened once more; returns how often since it was last told, or 0 while it is too early to tell."""
+        """Count one event; returns the count since the last line, or 0 while a line is too early."""
         self._count += 1
         if now < self._due:
             return 0
@@ -42,11 +43,11 @@ Told = TypeVar("Told")
 
 
 async def outcome(start: Callable[[Callable[[Exception | None], None]], Result]) -> Result:
-    """Start something that tells when it is done; returns then what starting it returned. Raises what it tells."""
+    """Start an operation that reports by callback; returns its result after the report. Raises a reported error."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def tell(error: Exception | None) -> None:
-        if future.done():  # nobody waits any more
+        if future.done():  # the waiter is gone
             return
         if error is None:
             future.set_result(None)
@@ -59,7 +60,7 @@ async def outcome(start: Callable[[Callable[[Exception | None], None]], Result])
 
 
 async def answer(ask: Callable[[Callable[[Told], None]], None]) -> Told:
-    """Ask something that is answered by a callback; returns the answer."""
+    """Call a function that answers by callback; returns the answer."""
     future: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
     ask(lambda told: None if future.done() else future.set_result(told))
     return await future
@@ -68,19 +69,19 @@ async def answer(ask: Callable[[Callable[[Told], None]], None]) -> Told:
 _log: Final = logging.getLogger("headrace.net")
 
 OUTPUT_HIGH_BYTES: Final = 1 << 20
-"""From here on the handler is asked to produce nothing more that can wait."""
+"""Output size from which the handler pauses deliveries."""
 OUTPUT_FULL_BYTES: Final = 8 << 20
-"""From here on nothing is read any more: answers to what is read would add to it."""
+"""Output size from which the connection reads no more, because answers would add to it."""
 _TRANSPORT_HIGH_BYTES: Final = 256 << 10
 _TRANSPORT_LOW_BYTES: Final = 64 << 10
 HANDSHAKE_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
 _SILENT: Final = Seldom(1.0)
-"""Connections of this process without a handshake: who opens thousands must not fill the log."""
-_LOOKS: Final = 6
-"""How often it is looked at whether something came, while a peer may be silent."""
+"""Rate limit of the log line about missing handshakes, for the whole process."""
+_CHECKS: Final = 6
+"""Keepalive checks per silence limit."""
 
-# Why a connection is not read from; several may hold at once.
+# Reasons to pause reading; several may hold at once.
 BY_OUTPUT: Final = 1
 BY_BROKER: Final = 2
 BY_RATE: Final = 4
@@ -90,12 +91,12 @@ BY_INTAKE: Final = 32
 
 
 Gate = Callable[[], bool]
-"""Whether anything may be written now."""
+"""Returns True while the connection may write."""
 
 
 @final
 class Wire(asyncio.Protocol):
-    """The connection as its handler sees it: send, close, hold."""
+    """One connection, as its handler sees it: send, close, pause."""
 
     def __init__(
         self, handler: Handler, on_end: Callable[["Wire"], None], on_begin: Callable[["Wire"], None] | None = None
@@ -106,7 +107,7 @@ class Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self.output = Output(OUTPUT_HIGH_BYTES, self._flush_soon, self._filled)
-        """What is sent, for handlers that send much: the same as `send`."""
+        """Buffer of the turn, for handlers that send much without the call of `send`."""
         self._withheld_bytes = 0
         self._before: list[Callable[[], None]] = []
         self._is_stuck = False
@@ -121,33 +122,33 @@ class Wire(asyncio.Protocol):
         self.received_bytes = 0
         self.sent_bytes = 0
         self.opened_at = self._loop.time()
-        """When it was opened, in the event loop's time."""
+        """Time of opening, on the event loop's clock."""
         self.local = ""
         self._known: dict[str, str] = {}
         self.is_established = False
-        """Whether the handshake is done: nobody is trusted with much before."""
+        """True after the handshake; limits are strict before."""
         self.peer = ""
         self.address = ""
         """The peer's address without its port."""
         self.is_loopback = False
         self.is_tls = False
         self.certificate_name = ""
-        """The common name of the certificate that the peer proved to have."""
+        """Common name of the client certificate; "" without one."""
         self.node = ""
-        """The node of the cluster that the peer is connected to, where that is another one."""
+        """Name of the node that forwarded the client; "" for a direct connection."""
 
     @property
     def is_closing(self) -> bool:
         return self.output.is_closed
 
-    # -- what the handler calls --------------------------------------------------------------------------------------
+    # -- calls of the handler ------------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Have this written at the end of the turn, after all that was sent before; nothing when it is closed."""
+        """Write this at the end of the turn, after earlier output; a closed connection drops it."""
         self.output.send(data)
 
     def withhold(self, more_bytes: int) -> None:
-        """So many more bytes, or fewer, are kept by the handler to be sent later: too many are waited for."""
+        """Count bytes that the handler holds back; above the limit the connection reads no more."""
         self._withheld_bytes += more_bytes
         if self._withheld_bytes > OUTPUT_HIGH_BYTES:
             self.pause_reading(BY_WITHHELD)
@@ -155,23 +156,24 @@ class Wire(asyncio.Protocol):
             self.resume_reading(BY_WITHHELD)
 
     def before_flush(self, call: Callable[[], None]) -> None:
-        """Have something called at the end of the turn, before what it sends is written."""
+        """Call a function at the end of the turn, before the output is written."""
         if self.output.is_closed:
             return
         self._before.append(call)
-        self.output.begin()
+        if not self.output.is_due:
+            self.output.begin()
 
     def enclose(self, envelope: Envelope) -> None:
-        """Have all that is sent from now on put into this."""
+        """Wrap all further output into this envelope."""
         self._envelope = envelope
 
     def write_between(self, data: bytes) -> None:
-        """Write at once, between the turns' output and around the envelope."""
+        """Write at once and without the envelope, between the outputs of two turns."""
         if self._transport is not None and not self.output.is_closed:
             self._transport.write(data)
 
     def pause_reading(self, why: int) -> None:
-        """Read nothing more from the peer until `resume_reading` for the same reason."""
+        """Stop reading until `resume_reading` gets the same reason."""
         if not self._not_reading and self._transport is not None:
             self._transport.pause_reading()
         self._not_reading |= why
@@ -183,19 +185,19 @@ class Wire(asyncio.Protocol):
             self._transport.resume_reading()
 
     def pause_for(self, seconds: float) -> None:
-        """Read nothing more for a while: the peer sends faster than it may."""
+        """Stop reading for a while, because the peer exceeds its rate."""
         if not self._not_reading & BY_RATE:
             self.pause_reading(BY_RATE)
             self._loop.call_later(seconds, self.resume_reading, BY_RATE)
 
     def hand_over(self, handler: Handler) -> None:
-        """Have another handler take over; it is told nothing, that is the present one's to do."""
+        """Replace the handler. The caller calls the new handler's `opened`."""
         self._handler = handler
 
     def keep_alive(self, interval_seconds: float, silence_seconds: float = 0.0) -> None:
-        """The handshake is done. Beat when nothing is sent for half an interval, 0 for never.
+        """Mark the handshake as done and beat after half an interval without output; 0 = no keepalive.
 
-        A peer that is silent for two intervals, or for the silence that is given, is ended.
+        A peer is disconnected after two silent intervals, or after `silence_seconds`.
         """
         self._established()
         if interval_seconds:
@@ -204,20 +206,20 @@ class Wire(asyncio.Protocol):
             self._timer = self._loop.call_later(half, self._on_beat, half, beats)
 
     def watch(self, limit_seconds: float, on_silence: Callable[[], None]) -> None:
-        """The handshake is done. Have it told when nothing comes for so long, or a sixth longer; 0 for never."""
+        """Mark the handshake as done and call `on_silence` after so many silent seconds, or a sixth more; 0 = never."""
         self._established()
         if limit_seconds:
             self._silent_beats = 0
-            period = limit_seconds / _LOOKS
+            period = limit_seconds / _CHECKS
             self._timer = self._loop.call_later(period, self._on_watch, period, on_silence)
 
     def allow(self, seconds: float) -> None:
-        """Give the handshake so much time from now on."""
+        """Limit the rest of the handshake to so many seconds."""
         self._stop_timer()
         self._timer = self._loop.call_later(seconds, self._on_no_handshake, seconds)
 
     def stand_for(self, origin: Origin) -> None:
-        """Be seen as the connection of somebody who came to another node, and whose bytes these are from now on."""
+        """Take the identity of a client that another node forwards over this connection."""
         self.peer = f"{origin.address}:{origin.port}" if origin.port else origin.address
         self.local = origin.local
         self.address = origin.address
@@ -228,12 +230,12 @@ class Wire(asyncio.Protocol):
         self.allow(HANDSHAKE_SECONDS)
 
     def origin(self, node: str) -> Origin:
-        """Where the peer is, to be told to others; `node` is what we are called."""
+        """The peer as another node sees it; `node` is the name of this node."""
         port = int(self.peer.rpartition(":")[2]) if ":" in self.peer else 0
         return Origin(self.address, port, self.local, node, self.is_tls, self.is_loopback, self.certificate_name)
 
     def give_away(self, protocol: asyncio.Protocol) -> None:
-        """Let another protocol have the connection from now on; the handler is told nothing any more."""
+        """Give the transport to another protocol, without a call to the handler."""
         transport = self._transport
         self._flush()
         self._stop_timer()
@@ -251,19 +253,19 @@ class Wire(asyncio.Protocol):
         self._loop.call_soon(self._greeted)
 
     def _greeted(self) -> None:
-        """The protocol knows by now who this is."""
+        """Log the connection once the protocol knows its user."""
         facts = self.facts()
         if facts is not None:
             self._known = {"protocol": facts.protocol, "user": facts.user, "vhost": facts.host}
         _log.info("connected", extra=self._about())
 
     def _about(self) -> dict[str, str]:
-        """Which connection this is, for the log."""
+        """Fields of this connection for the log."""
         node = {"node": self.node} if self.node else {}
         return {"connection": self.name, **node, **self._known}
 
     def close(self, after_seconds: float = 0.0) -> None:
-        """End the connection once everything is written, or `after_seconds` if the peer does not end it before."""
+        """Close after all output is written; with `after_seconds`, wait so long for the peer to close first."""
         self._stop_timer()
         if after_seconds:
             self._timer = self._loop.call_later(after_seconds, self.close)
@@ -276,7 +278,7 @@ class Wire(asyncio.Protocol):
         self.end()
 
     def end(self) -> None:
-        """End the connection once what was written has left; what was sent this turn is not written any more."""
+        """Close after all written bytes have left; output of this turn is dropped."""
         if self.output.is_closed or self._transport is None:
             return
         self._stop_timer()
@@ -285,40 +287,40 @@ class Wire(asyncio.Protocol):
         self._timer = self._loop.call_later(CLOSE_SECONDS, self.abort)
 
     def abort(self) -> None:
-        """End the connection now."""
+        """Close at once."""
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def name(self) -> str:
-        """Both ends, as people tell connections apart."""
+        """Both addresses, which identify the connection for people."""
         return f"{self.peer} -> {self.local}"
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it is not read from for now."""
+        """True while reading is paused."""
         return bool(self._not_reading)
 
     def facts(self) -> ConnectionFacts | None:
-        """Who this is; None as long as nobody logged in."""
+        """Facts of the login; None before it."""
         return self._handler.facts()
 
     def stop(self) -> None:
-        """The server stops."""
+        """Tell the handler that the server stops."""
         self.guarded(self._handler.stop)
 
     def dismiss(self) -> None:
-        """Say goodbye and nothing else: what was to be sent is not true any more."""
+        """Drop all output, which no longer holds, and say goodbye only."""
         self._forget()
         self.gate = None
         self.stop()
         self._flush()
         self.gate = _shut
 
-    # -- what the event loop calls -----------------------------------------------------------------------------------
+    # -- calls of the event loop ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
+        transport = self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are no subclasses
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -375,7 +377,7 @@ class Wire(asyncio.Protocol):
         endings_of(self._loop).add(self._lost)
 
     def _lost(self) -> None:
-        """The connection is gone: others hear of it."""
+        """Tell the handler and the listener that the connection is gone."""
         try:
             self._handler.lost()
         except Exception:
@@ -416,7 +418,7 @@ class Wire(asyncio.Protocol):
             self.pause_reading(BY_OUTPUT)
 
     def _forget(self) -> None:
-        """Write nothing of what was sent, or was to be, this turn."""
+        """Drop the output and the calls of this turn."""
         self.output.clear()
         self._before.clear()
 
@@ -429,11 +431,7 @@ class Wire(asyncio.Protocol):
         self.guarded(lambda: self._handler.hold_output(is_held))
 
     def _on_beat(self, half_seconds: float, most_beats: int) -> None:
-        self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
-        self._has_received = False
-        if self._silent_beats >= most_beats:
-            silence = most_beats * half_seconds
-            _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
+        if self._is_silent(half_seconds, most_beats):
             self.abort()
             return
         if not self._has_sent:
@@ -442,14 +440,20 @@ class Wire(asyncio.Protocol):
         self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
     def _on_watch(self, period_seconds: float, on_silence: Callable[[], None]) -> None:
-        self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
-        self._has_received = False
-        if self._silent_beats >= _LOOKS:
-            silence = _LOOKS * period_seconds
-            _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
+        if self._is_silent(period_seconds, _CHECKS):
             self.guarded(on_silence)
         else:
             self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds, on_silence)
+
+    def _is_silent(self, period_seconds: float, most_periods: int) -> bool:
+        """Count one more period; True after so many silent ones. A paused connection never counts as silent."""
+        self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
+        self._has_received = False
+        if self._silent_beats < most_periods:
+            return False
+        silence = most_periods * period_seconds
+        _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
+        return True
 
     def _on_no_handshake(self, seconds: float) -> None:
         count = _SILENT.note(self._loop.time())
@@ -460,7 +464,7 @@ class Wire(asyncio.Protocol):
         self.abort()
 
     def guarded(self, call: Callable[[], None]) -> None:
-        """The top of a connection: whatever goes wrong in it ends it, and it alone."""
+        """Call a function of the handler; an error ends this connection and no other."""
         try:
             call()
         except Exception:
@@ -481,7 +485,7 @@ def _shut() -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is one of this machine that no other can reach."""
+    """True for addresses that only this machine can reach."""
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
@@ -490,3 +494,50 @@ def _common_name(certificate: object) -> str:
         return ""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return str(names[0]) if names else ""
+
+
+ENDINGS_AT_ONCE: Final = 50
+"""Connections that end in one turn; each end takes up to 0.1 ms."""
+
+
+@final
+class Endings:
+    """Ends of lost connections: a few per turn, so that a loss of thousands delays nobody else."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._room = ENDINGS_AT_ONCE
+        """Connections that may still end in this turn."""
+        self._is_due = False
+
+    def add(self, end: Callable[[], None]) -> None:
+        """Run the end of a connection now, or in a later turn when many are waiting."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+        if self._room and not self._waiting:
+            self._room -= 1
+            end()
+        else:
+            self._waiting.append(end)
+
+    def _go_on(self) -> None:
+        """Run the ends that fit into this turn."""
+        count = min(len(self._waiting), ENDINGS_AT_ONCE)
+        self._is_due = count > 0
+        self._room = ENDINGS_AT_ONCE - count
+        if count:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        for _ in range(count):
+            self._waiting.popleft()()
+
+
+_ENDINGS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Endings]] = WeakKeyDictionary()
+
+
+def endings_of(loop: asyncio.AbstractEventLoop) -> Endings:
+    """The endings of one event loop."""
+    found = _ENDINGS.get(loop)
+    if found is None:
+        found = _ENDINGS[loop] = Endings()
+    return found

@@ -1,4 +1,4 @@
-"""A port for datagrams: input to a handler, output at once. The bytes mean nothing here."""
+"""A UDP port: it passes datagrams to a handler and sends answers at once. No protocol."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ _log: Final = logging.getLogger("headrace.net")
 
 @final
 class Peer:
-    """Who sent a datagram. Compared by address: two of the same are equal."""
+    """Sender of a datagram; equal for equal addresses."""
 
     __slots__ = ("address", "host", "is_loopback")
 
@@ -30,20 +30,20 @@ class Peer:
 
 
 class DatagramHandler(ABC):
-    """What a protocol does with datagrams."""
+    """A protocol's side of a UDP port."""
 
     @abstractmethod
     def opened(self, port: "DatagramListener") -> None:
-        """Datagrams may come and be sent."""
+        """Hear that the port is open."""
 
     @abstractmethod
     def received(self, data: bytes, peer: Peer) -> None:
-        """A datagram came."""
+        """Take a datagram."""
 
 
 @final
 class DatagramListener(asyncio.DatagramProtocol):
-    """Takes datagrams on one address until it is closed."""
+    """One UDP address, from `open` to `close`."""
 
     def __init__(self, handler: DatagramHandler) -> None:
         self._handler = handler
@@ -52,7 +52,7 @@ class DatagramListener(asyncio.DatagramProtocol):
         self.port = 0
 
     async def open(self, host: str, port: int) -> None:
-        """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had."""
+        """Listen; port 0 picks a free port. Raises Unavailable when the address is taken."""
         loop = asyncio.get_running_loop()
         try:
             transport, _ = await loop.create_datagram_endpoint(lambda: self, (host, port))
@@ -63,17 +63,17 @@ class DatagramListener(asyncio.DatagramProtocol):
         self.port = transport.get_extra_info("sockname")[1]
 
     async def close(self) -> None:
-        """Take no more."""
+        """Stop listening."""
         if self._transport is not None:
             self._transport.close()
 
     def send(self, data: bytes, peer: Peer) -> None:
-        """Send a datagram; it may get lost, and does where more are sent than leave."""
+        """Send a datagram; a full buffer drops it."""
         if self._transport is not None and not self._is_full:
             self._transport.sendto(data, peer.address)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.DatagramTransport", transport)  # uvloop's are no subclasses of it
+        self._transport = cast("asyncio.DatagramTransport", transport)  # uvloop's transports are no subclasses
         self._handler.opened(self)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:

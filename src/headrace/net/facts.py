@@ -1,62 +1,49 @@
-"""What a connection tells about itself, and where it comes from when another node hands it over. Values only."""
+"""Facts about a connection and about the origin of a forwarded one. Values only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 
-@final
+@dataclass(frozen=True)
 class Origin:
-    """A client as the node saw it that it came to."""
+    """A client, as the node that it connected to sees it."""
 
-    __slots__ = ("address", "certificate_name", "is_loopback", "is_tls", "local", "node", "port")
-
-    def __init__(
-        self,
-        address: str,
-        port: int,
-        local: str,
-        node: str,
-        is_tls: bool = False,
-        is_loopback: bool = False,
-        certificate_name: str = "",
-    ) -> None:
-        self.address = address
-        """Where the client is, without its port."""
-        self.port = port
-        self.local = local
-        """Which address of the node it came to, as host:port."""
-        self.node = node
-        """Which node that is."""
-        self.is_tls = is_tls
-        self.is_loopback = is_loopback
-        """Whether the client is on the machine of that node."""
-        self.certificate_name = certificate_name
-        """The common name of the certificate that the client proved to have."""
+    address: str
+    """Address of the client, without the port."""
+    port: int
+    local: str
+    """Local address of the connection, as host:port."""
+    node: str
+    """Name of that node."""
+    is_tls: bool = False
+    is_loopback: bool = False
+    """True if the client runs on that node's machine."""
+    certificate_name: str = ""
+    """Common name of the client certificate; "" without one."""
 
 
 @dataclass(frozen=True)
 class ChannelFacts:
-    """One channel of a connection, or what a protocol has in its place: a session, a client."""
+    """One channel of a connection; a session or a client in protocols without channels."""
 
     number: int
     prefetch: int = 0
-    """How many unsettled messages all consumers of it may have together; 0 without a limit."""
+    """Limit of unsettled messages over all its consumers; 0 = unlimited."""
     unsettled: int = 0
     is_confirming: bool = False
     is_transactional: bool = False
     consumers: Sequence[object] = ()
-    """Core's consumers that belong to it."""
+    """Its consumers in core."""
 
 
 @dataclass(frozen=True)
 class ConnectionFacts:
-    """Who is connected, from where, by which protocol."""
+    """User, virtual host and protocol of a connection."""
 
     protocol: str
     user: str
     host: str
-    """The virtual host."""
+    """Virtual host."""
     client_id: str = ""
     heartbeat_seconds: int = 0
     frame_max: int = 0

@@ -1,4 +1,4 @@
-"""What others implement who use a connection: a protocol's handler, and what is put around output. No sockets."""
+"""Interfaces of a connection's users: a protocol's handler, and an envelope around output. No sockets."""
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -10,52 +10,52 @@ if TYPE_CHECKING:
 
 
 class Handler(ABC):
-    """What a protocol does with a connection. Never called after `lost`."""
+    """A protocol's side of a connection. `lost` is the last call."""
 
     @abstractmethod
     def opened(self, wire: "Wire") -> None:
-        """The peer is there."""
+        """Hear that the connection is open."""
 
     @abstractmethod
     def feed(self, data: bytes) -> None:
-        """Bytes came."""
+        """Take bytes of the peer."""
 
     @abstractmethod
     def hold_output(self, is_held: bool) -> None:
-        """Produce no more that can wait, as the peer does not keep up; or go on."""
+        """Pause deliveries because the peer reads too slowly, or go on."""
 
     @abstractmethod
     def beat(self) -> None:
-        """Nothing was sent for half a keepalive interval: show that we live."""
+        """Send a heartbeat: half a keepalive interval passed without output."""
 
     @abstractmethod
     def stop(self) -> None:
-        """The server stops: say goodbye and close."""
+        """Say goodbye and close, because the server stops."""
 
     @abstractmethod
     def lost(self) -> None:
-        """The connection is gone, whoever ended it."""
+        """Hear that the connection is gone."""
 
     def ended(self) -> bool:
-        """The peer sends no more. Returns whether it is still to be sent something; otherwise that was all."""
+        """Hear that the peer sends no more; returns True if it still has to receive something."""
         return False
 
     def buffered(self, size_bytes: int) -> None:
-        """So many bytes came for this and are not passed on yet, because what is around them is not whole."""
+        """Hear how many bytes wait in front of the handler, as part of an incomplete frame around them."""
         return
 
     def facts(self) -> ConnectionFacts | None:
-        """Who this is; None as long as nobody logged in."""
+        """Facts of the login; None before it."""
         return None
 
 
 class Envelope(ABC):
-    """What is put around output where a connection carries another within it."""
+    """Frame around the output of a connection that is carried within another."""
 
     @abstractmethod
     def wrap(self, data: bytes) -> bytes:
-        """All output of one turn, as it is to be written."""
+        """Wrap the output of one turn."""
 
     @abstractmethod
     def goodbye(self) -> bytes:
-        """The last bytes before the connection is closed by us."""
+        """Last bytes before this side closes the connection."""

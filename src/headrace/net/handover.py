@@ -1,30 +1,28 @@
-"""What those who pass a connection on must know of its protocol: where frames end, and how clients are told to go.
+"""Interface of a protocol for forwarding: where its frames end, and how it refuses or dismisses a client.
 
-No protocol is in here: each brings a tracker and a way to turn clients away.
+Each protocol brings a tracker and a refusal. No protocol is in here.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, final
+from dataclasses import dataclass
+from typing import Final
 
 from headrace.errors import ProtocolError
 from headrace.net.connection import Wire
 from headrace.net.handler import Handler
 
 START_BYTES: Final = 16
-"""How much of what a client says first tells which protocol it speaks, and which version of it."""
+"""First bytes of a client that identify its protocol and version."""
 
 
-@final
+@dataclass(frozen=True)
 class Redirect:
-    """Why a client is not served here, and where it would be."""
+    """Reason of a refusal, with the address of the node that serves."""
 
-    __slots__ = ("address", "why")
-
-    def __init__(self, why: str, address: str = "") -> None:
-        self.why = why
-        self.address = address
-        """host:port, or "" where nobody serves, or nobody knows who."""
+    why: str
+    address: str = ""
+    """host:port; "" if no such node is known."""
 
     @property
     def host(self) -> str:
@@ -36,11 +34,11 @@ class Redirect:
 
 
 FindRedirect = Callable[[bool], Redirect]
-"""Says where clients are served now; those who came with TLS, if that is true, where there is TLS too."""
+"""Finds the node that serves now; True asks for its TLS listener."""
 
 
 class Refusal(Handler):
-    """Meets a client only to tell it, as its protocol does that, why it is not served here."""
+    """Handler that only tells a client, in its protocol, that another node serves."""
 
     def __init__(self, find_redirect: FindRedirect) -> None:
         self._find_redirect = find_redirect
@@ -57,13 +55,13 @@ class Refusal(Handler):
 
     @abstractmethod
     def _hear(self, data: bytes) -> None:
-        """Answer what the client says. Raises ProtocolError where it is nothing that its protocol knows."""
+        """Answer the client. Raises ProtocolError for bytes outside of its protocol."""
 
     def hold_output(self, is_held: bool) -> None:
-        return  # little is sent
+        return  # a refusal fits any buffer
 
     def beat(self) -> None:
-        return  # nothing was agreed
+        return  # no keepalive is negotiated
 
     def stop(self) -> None:
         self.end()
@@ -72,7 +70,7 @@ class Refusal(Handler):
         self._wire = None
 
     @property
-    def elsewhere(self) -> Redirect:
+    def redirect(self) -> Redirect:
         return self._find_redirect(self._wire is not None and self._wire.is_tls)
 
     def send(self, data: bytes) -> None:
@@ -80,26 +78,26 @@ class Refusal(Handler):
             self._wire.send(data)
 
     def end(self, after_seconds: float = 0.0) -> None:
-        """Close the connection: at once, or when the client has done so, but not later than then."""
+        """Close at once, or give the client so many seconds to close first."""
         if self._wire is not None:
             self._wire.close(after_seconds)
 
 
 class Tracker(ABC):
-    """Looks at the bytes that a server sends a client, to know when something of our own may be said in between."""
+    """Follows the frames that a server sends to a client, to find the gap where a goodbye fits."""
 
     def __init__(self) -> None:
         self._left = 0
-        """How many bytes of the frame are still to come."""
+        """Missing bytes of the current frame."""
         self._head = b""
-        """The first bytes of a frame that does not say yet how long it is."""
+        """First bytes of a frame whose length is still unknown."""
         self.is_admitted = False
-        """Whether the client was let in."""
+        """True after the server accepted the login."""
         self.has_parted = False
-        """Whether the server has said goodbye."""
+        """True after the server's own goodbye."""
 
     def passed(self, data: bytes) -> None:
-        """The server said this, and the client gets it."""
+        """Follow bytes of the server on their way to the client."""
         left = self._left
         size = len(data)
         if left >= size:
@@ -121,40 +119,37 @@ class Tracker(ABC):
 
     @property
     def is_between(self) -> bool:
-        """Whether the last frame is whole."""
+        """True between two frames."""
         return not self._left and not self._head
 
     def goodbye(self, why: str) -> bytes:
-        """What tells the client to go; b"" where nothing can be said now."""
+        """Bytes that dismiss the client; b"" in the middle of a frame or after a goodbye."""
         return self._goodbye(why) if self.is_between and not self.has_parted else b""
 
     @abstractmethod
     def _measure(self, data: bytes, at: int, size: int) -> int:
-        """How long the frame is that begins there, 0 when that takes more bytes; a few are always enough."""
+        """Length of the frame that starts at `at`; 0 if more bytes are needed to know it."""
 
     @abstractmethod
     def _goodbye(self, why: str) -> bytes:
-        """What tells the client to go, b"" where it would not understand."""
+        """Bytes that dismiss the client; b"" if it would not understand them."""
 
     @property
     def awaits_farewell(self) -> bool:
-        """Whether a client answers a goodbye before it goes."""
+        """True if clients answer a goodbye before they close."""
         return True
 
     def is_farewell(self, data: bytes) -> bool:
-        """Whether the client has answered the goodbye, so that nothing more will come."""
+        """True if these bytes are the client's answer to the goodbye."""
         return False
 
 
-@final
+@dataclass(frozen=True)
 class WireProtocol:
-    """A protocol, as far as those know it who pass its clients on."""
+    """A protocol, as forwarding knows it."""
 
-    __slots__ = ("name", "refuse", "track")
-
-    def __init__(self, name: str, track: Callable[[bytes], Tracker], refuse: Callable[[FindRedirect], Handler]) -> None:
-        self.name = name
-        """As its listener is called."""
-        self.track = track
-        """Makes what looks at one connection; it is told what the client said first."""
-        self.refuse = refuse
+    name: str
+    """Name of its listener."""
+    track: Callable[[bytes], Tracker]
+    """Makes the tracker of a connection from the client's first bytes."""
+    refuse: Callable[[FindRedirect], Handler]

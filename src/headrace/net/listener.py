@@ -1,7 +1,7 @@
 """A port that accepts connections, opened anew or inherited. No protocol: that is the handler's.
 
-The sockets accept by themselves rather than by the event loop's server: a connection beyond what there are descriptors
-for is closed as it is accepted, with TLS before its handshake, so that storage always has some left.
+The sockets accept by themselves and not through the event loop's server. A connection beyond the limit of descriptors
+is closed as it is accepted, before its TLS handshake, so that storage always has some left.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _MOST_RESERVE: Final = 512
 
 
 def most_descriptors() -> int:
-    """Connections get descriptors below this number; the rest is left to storage and to what the broker opens."""
+    """Limit of descriptors for connections; the rest is for storage and other files."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return 1 << 31
@@ -39,7 +39,7 @@ def most_descriptors() -> int:
 
 @final
 class Port:
-    """Accepts connections on some addresses until it is closed."""
+    """Listening sockets, until `close`."""
 
     def __init__(
         self, sockets: list[socket.socket], accept: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None
@@ -53,13 +53,13 @@ class Port:
         self._most = most_descriptors()
         self._seldom = Seldom(_TELL_SECONDS)
         self.refused = 0
-        """Connections that were closed for want of descriptors."""
+        """Connections closed for lack of descriptors."""
         for listening in sockets:
             listening.setblocking(False)
         self._listen()
 
     def close(self) -> None:
-        """Accept no more; those who are connected stay."""
+        """Accept no more; open connections stay."""
         self._deafen()
         for task in self._tasks:
             task.cancel()
@@ -77,7 +77,7 @@ class Port:
             self._resuming = None
             return
         for listening in self.sockets:
-            if listening.fileno() >= 0:  # closing twice is fine
+            if listening.fileno() >= 0:  # `close` may run twice
                 self._loop.remove_reader(listening)
 
     def _take(self, listening: socket.socket) -> None:
@@ -127,7 +127,7 @@ class Port:
         except asyncio.CancelledError:
             accepted.close()
             raise
-        except OSError as error:  # errors of TLS are of this kind too
+        except OSError as error:  # TLS errors are OSErrors too
             accepted.close()
             _log.debug("a connection ended before it began: %s", error)
 
@@ -135,9 +135,9 @@ class Port:
 async def open_server(
     accept: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: ssl.SSLContext | None, left: int | None
 ) -> Port:
-    """Listen; port 0 picks a free one, and with a descriptor that was left nothing is picked.
+    """Listen on an address, where port 0 picks a free one, or on an inherited descriptor.
 
-    Raises Unavailable when the address cannot be had.
+    Raises Unavailable when the address is taken.
     """
     if left is not None:
         os.set_inheritable(left, False)
@@ -158,7 +158,7 @@ async def open_server(
 
 
 def leave(server: Port) -> int:
-    """A descriptor of what a server listens on that is still there for the program that comes after an exec."""
+    """Duplicate the listening descriptor so that it survives an exec."""
     descriptor = os.dup(server.sockets[0].fileno())
     os.set_inheritable(descriptor, True)
     return descriptor
@@ -166,7 +166,7 @@ def leave(server: Port) -> int:
 
 @final
 class Listener:
-    """Accepts on one address until it is closed, or what another listener hands over."""
+    """Connections of one address, or those that another listener hands over."""
 
     def __init__(self, make_handler: Callable[[], Handler]) -> None:
         self._make_handler = make_handler
@@ -176,18 +176,18 @@ class Listener:
         self._is_empty.set()
         self.port = 0
         self.gate: Gate | None = None
-        """Whether the connections from now on may write anything, at any moment; None for always."""
+        """Write gate of new connections; None = always open."""
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None, left: int | None = None) -> None:
-        """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had.
+        """Listen; port 0 picks a free port. Raises Unavailable when the address is taken.
 
-        `left` is the descriptor of a socket that listens already, see `leave`.
+        `left` is an inherited listening descriptor, see `leave`.
         """
         self._server = await open_server(self.accept, host, port, tls, left)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def leave(self) -> int | None:
-        """What this listens on, for the program that this process runs next; None when it is not open."""
+        """A listening descriptor for the program that replaces this process; None when closed."""
         return None if self._server is None else leave(self._server)
 
     @property
@@ -196,17 +196,17 @@ class Listener:
 
     @property
     def refused(self) -> int:
-        """Connections that were closed for want of descriptors."""
+        """Connections closed for lack of descriptors."""
         return 0 if self._server is None else self._server.refused
 
     def shut(self) -> None:
-        """Accept no more until it is opened again; those who are connected stay."""
+        """Accept no more until the next `open`; open connections stay."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     async def close(self) -> None:
-        """Accept no more, say goodbye to all that are connected, and wait for them, but not for long."""
+        """Accept no more, close all connections and wait for them, at most CLOSE_SECONDS."""
         if self._server is not None:
             self._server.close()
         for wire in list(self._wires):
@@ -219,17 +219,17 @@ class Listener:
 
     @property
     def wires(self) -> list[Wire]:
-        """The connections that there are now."""
+        """Open connections."""
         return list(self._wires)
 
     def accept(self) -> Wire:
-        """The protocol of a new connection."""
+        """Make the protocol of a new connection."""
         wire = Wire(self._make_handler(), self._ended, self._began)
         wire.gate = self.gate
         return wire
 
     def _began(self, wire: Wire) -> None:
-        """A connection is there; with TLS only once its handshake is done, and many do not come so far."""
+        """Count a connection after its TLS handshake, which many never complete."""
         self._wires.add(wire)
         self._is_empty.clear()
 

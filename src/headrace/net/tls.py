@@ -1,4 +1,4 @@
-"""Certificates: what a listener shows and which clients' it trusts, read again without a restart. No sockets."""
+"""Certificates of listeners and of trusted clients, reloaded without a restart. No sockets."""
 
 import hashlib
 import ssl
@@ -11,7 +11,7 @@ from headrace.errors import Unavailable
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Where the certificate, its key and, to ask clients for certificates too, their authority are; all in PEM."""
+    """PEM files of the certificate and its key; with `authority`, clients must show certificates that it signed."""
 
     certificate: Path
     key: Path
@@ -20,24 +20,21 @@ class TlsFiles:
 
 @final
 class Tls:
-    """TLS 1.2 and later with the certificate in these files, for any number of listeners."""
+    """TLS 1.2 and later with one certificate, for any number of listeners."""
 
     def __init__(self, files: TlsFiles) -> None:
-        """Raises Unavailable when a file cannot be used, and says which and why."""
+        """Raises Unavailable, naming the unusable file."""
         self._files = files
         self.context = _load(files)
-        """What listeners are opened with. Each connection gets the newest certificate: see `reload`."""
+        """Context of the listeners; each connection gets the newest certificate, see `reload`."""
         self._current = self.context
         self.context.sni_callback = self._greet
         self._for_nodes: ssl.SSLContext | None = None
         self.fingerprint = b""
-        """The hash of the certificate that other nodes are shown now."""
+        """Hash of the certificate that other nodes see."""
 
     def reload(self, files: TlsFiles | None = None) -> None:
-        """Read the files again, or others, for connections that come from now on.
-
-        Raises Unavailable and changes nothing then.
-        """
+        """Read the same or other files for new connections. Raises Unavailable and changes nothing then."""
         files = files or self._files
         current = _load(files)
         if self._for_nodes is not None:
@@ -46,7 +43,7 @@ class Tls:
         self._files = files
 
     def for_nodes(self) -> ssl.SSLContext:
-        """The same for the other nodes of a cluster, which need no certificates: they prove otherwise who they are.
+        """Context for other nodes, which prove their membership by a secret and not by a certificate.
 
         Raises Unavailable.
         """
@@ -68,7 +65,7 @@ class Tls:
 
 
 def to_nodes() -> ssl.SSLContext:
-    """With what other nodes are spoken to. Whose certificate it is, is proven by who knows its `fingerprint`."""
+    """Client context for connections to other nodes. The handshake of forwarding verifies the certificate's hash."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -103,7 +100,7 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _fingerprint(certificate: Path) -> bytes:
-    """The hash of the first certificate in a file that was loaded. Raises Unavailable."""
+    """Hash of the first certificate in a file. Raises Unavailable."""
     text = certificate.read_text("latin-1")
     start, end = text.find(ssl.PEM_HEADER), text.find(ssl.PEM_FOOTER)
     if start < 0 or end < start:
@@ -112,7 +109,7 @@ def _fingerprint(certificate: Path) -> bytes:
 
 
 class _Encrypted(Exception):
-    """The key asks for a password."""
+    """The key file is encrypted."""
 
 
 def _no_password() -> str:

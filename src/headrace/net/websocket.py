@@ -1,7 +1,7 @@
-"""A WebSocket as a connection: its data is what a protocol's handler is fed with. No broker, no MQTT.
+"""A WebSocket as a connection for a protocol's handler. No broker, no MQTT.
 
-The handshake, the frames and the closing are those of `websockets`, without its sockets. Messages mean nothing here:
-each frame's data is passed on as it comes, and each turn's output is one binary message.
+`websockets` does the handshake, the frames and the closing, without its sockets. Message boundaries mean nothing here:
+the handler gets the data of each frame as it comes, and the output of each turn is one binary message.
 """
 
 import logging
@@ -20,9 +20,9 @@ from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Envelope, Handler
 
 _log: Final = logging.getLogger("headrace.net.websocket")
-_log.setLevel(logging.WARNING)  # every handshake is worth a line to the library, not to an operator
+_log.setLevel(logging.WARNING)  # the library logs every handshake at INFO
 STRANGER_FRAME_BYTES: Final = 1 << 20
-"""The largest frame of a client that is not known yet."""
+"""Largest frame before the login."""
 _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 _HEAD_END: Final = b"\r\n\r\n"
 _SHORT: Final = 126
@@ -31,7 +31,7 @@ _LONG: Final = 127
 
 @final
 class _Frames(Envelope):
-    """Output as binary messages. A server does not mask, so that a frame is a head and the data: 0.2 us a turn."""
+    """Output as binary messages. A server does not mask, so a frame is a head and the data: 0.2 us a turn."""
 
     def wrap(self, data: bytes) -> bytes:
         size = len(data)
@@ -47,7 +47,7 @@ class _Frames(Envelope):
 
 @final
 class WebSocket(Handler):
-    """One WebSocket and the handler of what it carries, which sees it as any other connection."""
+    """One WebSocket, with the handler of the protocol inside."""
 
     def __init__(
         self, handler: Handler, subprotocols: Sequence[str], paths: Collection[str], max_frame_bytes: int
@@ -62,7 +62,7 @@ class WebSocket(Handler):
         )
         self._wire: Wire | None = None
         self._tail = b""
-        """The last bytes that came of the handshake: its end may lie between two segments."""
+        """Last bytes of the handshake so far; its end may lie between two segments."""
         self._is_open = False
 
     def opened(self, wire: Wire) -> None:
@@ -79,9 +79,9 @@ class WebSocket(Handler):
             self._handler.buffered(len(self._protocol.reader.buffer))
 
     def _hear_head(self, wire: Wire, data: bytes) -> bytes:
-        """Take bytes up to the end of the handshake; returns what follows.
+        """Take bytes up to the end of the handshake; returns the rest.
 
-        Frames in the same segment are for later: until the handshake is answered they mean nothing.
+        Frames in the same segment must wait for the answer to the handshake.
         """
         seen = self._tail + data
         end = seen.find(_HEAD_END)
@@ -106,7 +106,7 @@ class WebSocket(Handler):
             wire.end()
 
     def _answer(self, wire: Wire, request: Request) -> None:
-        """Accept a handshake, or say why not."""
+        """Accept or reject a handshake."""
         protocol = self._protocol
         path = request.path.partition("?")[0]
         if path in self._paths:
@@ -120,7 +120,7 @@ class WebSocket(Handler):
             wire.write_between(output)
         wire.enclose(_Frames())
         if not _is_from_here(request.headers.get("Origin", "")):
-            wire.is_loopback = False  # a page of another site, in a browser of this machine, is not this machine
+            wire.is_loopback = False  # a foreign page in a local browser counts as remote
         self._is_open = True
         self._handler.opened(wire)
 
@@ -157,7 +157,7 @@ class WebSocket(Handler):
 
 
 def _is_from_here(origin: str) -> bool:
-    """Whether a page is one of this machine; programs that are no browsers name no origin."""
+    """True for pages of this machine and for programs, which name no origin."""
     try:
         return not origin or urlsplit(origin).hostname in _LOCAL_NAMES
     except ValueError:

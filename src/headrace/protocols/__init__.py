@@ -1,1 +1,236 @@
-"""One folder per wire protocol: bytes to values without I/O, and values to the core's calls. They decide nothing."""
+"""The table of wire protocols: their listeners, how a connection is recognised, and what serves it.
+
+The rest of the program knows protocols by this table only. A new protocol is a folder, a row in `PROTOCOLS` and the
+setting of its listener. CONTRIBUTING.md shows how.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+from headrace.clock import Clock
+from headrace.config.settings import Settings
+from headrace.core.access.access import Access
+from headrace.core.hosts import Hosts
+from headrace.core.properties import Codecs, PropertiesCodec
+from headrace.errors import Unavailable
+from headrace.model import AMQP091, AMQP10, MQTT5
+from headrace.net.datagrams import DatagramHandler
+from headrace.net.handler import Handler
+from headrace.net.handover import FindRedirect, Tracker
+from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
+from headrace.protocols.amqp091.handover import Amqp091Refusal, Amqp091Tracker
+from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp091.server import Server as Amqp091Server
+from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
+from headrace.protocols.amqp10.handover import Amqp10Refusal, Amqp10Tracker
+from headrace.protocols.amqp10.properties import Amqp10Codec
+from headrace.protocols.amqp10.server import Server as Amqp10Server
+from headrace.protocols.greeting import Greeting, Recognise, anything, recognise_amqp10
+from headrace.protocols.mqtt.connection import Connection as MqttConnection
+from headrace.protocols.mqtt.handover import MqttRefusal, MqttTracker, version_of
+from headrace.protocols.mqtt.properties import Mqtt5Codec
+from headrace.protocols.mqtt.server import Server as MqttServer
+from headrace.version import __version__
+
+
+@final
+@dataclass(frozen=True)
+class Backend:
+    """The broker that protocols serve: its virtual hosts, users and settings."""
+
+    hosts: Hosts
+    access: Access
+    clock: Clock
+    settings: Settings
+
+
+def _nothing() -> None:
+    return
+
+
+def _unlimited() -> int:
+    return 0
+
+
+@final
+@dataclass(frozen=True)
+class Server:
+    """A protocol that serves one broker."""
+
+    connection: Callable[[], Handler]
+    """Makes the handler of a new connection."""
+    tick: Callable[[], None] = _nothing
+    """Runs several times a second."""
+    max_packet_bytes: Callable[[], int] = _unlimited
+    """The largest packet inside a WebSocket; 0 for no limit."""
+
+
+@final
+@dataclass(frozen=True)
+class WebSockets:
+    """A protocol inside WebSockets."""
+
+    listener: str
+    paths: tuple[str, ...]
+    subprotocols: tuple[str, ...]
+    max_packet_bytes: Callable[[Settings], int]
+    """The limit while another node of the cluster serves."""
+
+    def enclose(self, handler: Handler, max_packet_bytes: int) -> Handler:
+        """Put a handler inside a WebSocket; the modules for that are loaded with the first client."""
+        from headrace.net.websocket import WebSocket
+
+        return WebSocket(handler, self.subprotocols, self.paths, max_packet_bytes)
+
+
+@final
+@dataclass(frozen=True)
+class Protocol:
+    """A row of the table."""
+
+    name: str
+    listener: str
+    """Its port in the settings `listeners`, where its default is; the port with TLS is the same name with an `s`."""
+    recognise: Recognise = anything
+    """Tells by the first bytes, where several protocols share a listener."""
+    server: Callable[[Backend], Server] | None = None
+    """Starts a protocol over streams."""
+    datagrams: Callable[[Backend], DatagramHandler] | None = None
+    """Starts a protocol over datagrams."""
+    codec: tuple[int, Callable[[], PropertiesCodec]] | None = None
+    """The encoding of its message properties, if it has one of its own, and its codec."""
+    web_sockets: WebSockets | None = None
+    tracker: Callable[[bytes], Tracker] | None = None
+    """Follows a connection that a node of a cluster forwards, given its first bytes."""
+    refusal: Callable[[FindRedirect], Handler] | None = None
+    """Makes the handler that tells a client to go to another node."""
+
+
+def _amqp10(backend: Backend) -> Server:
+    server = Amqp10Server(backend.hosts, backend.access, backend.clock, __version__)
+    return Server(lambda: Amqp10Connection(server, backend.clock), server.tick)
+
+
+def _amqp091(backend: Backend) -> Server:
+    server = Amqp091Server(backend.hosts, backend.access, __version__)
+    return Server(lambda: Amqp091Connection(server, backend.clock))
+
+
+def _mqtt(backend: Backend) -> Server:
+    server = MqttServer(backend.hosts, backend.access, backend.clock, __version__, backend.settings.mqtt)
+    return Server(lambda: MqttConnection(server), server.tick, lambda: server.max_packet_bytes)
+
+
+def _coap(backend: Backend) -> DatagramHandler:
+    """Raises Unavailable where aiocoap is not installed."""
+    try:
+        from headrace.protocols.coap.endpoint import Endpoint
+    except ImportError as error:
+        raise Unavailable(f"--coap needs aiocoap ({error}): pip install 'headrace[coap]'") from error
+    return Endpoint(backend.hosts, backend.access, backend.clock)
+
+
+PROTOCOLS: Final = (
+    Protocol(
+        name="amqp10",
+        listener="amqp",
+        recognise=recognise_amqp10,
+        server=_amqp10,
+        codec=(AMQP10, Amqp10Codec),
+        tracker=lambda start: Amqp10Tracker(),
+        refusal=Amqp10Refusal,
+    ),
+    Protocol(
+        name="amqp091",
+        listener="amqp",
+        server=_amqp091,
+        codec=(AMQP091, Amqp091Codec),
+        tracker=lambda start: Amqp091Tracker(),
+        refusal=lambda find_redirect: Amqp091Refusal(find_redirect, __version__),
+    ),
+    Protocol(
+        name="mqtt",
+        listener="mqtt",
+        web_sockets=WebSockets(
+            listener="ws",
+            paths=("/", "/mqtt"),
+            subprotocols=("mqtt", "mqttv3.1"),
+            max_packet_bytes=lambda settings: settings.mqtt.max_packet_bytes,
+        ),
+        server=_mqtt,
+        codec=(MQTT5, Mqtt5Codec),
+        tracker=lambda start: MqttTracker(version_of(start)),
+        refusal=MqttRefusal,
+    ),
+    Protocol(name="coap", listener="coap", datagrams=_coap),
+)
+"""On a listener that several protocols share, the first that recognises the client serves it; the last takes all."""
+
+LISTENERS: Final = tuple(dict.fromkeys([each.listener for each in PROTOCOLS if each.server is not None]))
+"""The listeners of protocols over streams."""
+DATAGRAM_LISTENERS: Final = tuple([each.listener for each in PROTOCOLS if each.datagrams is not None])
+WEB_SOCKETS: Final = {each.web_sockets.listener: each for each in PROTOCOLS if each.web_sockets is not None}
+"""The protocols inside WebSockets, by listener."""
+
+
+def codecs() -> Codecs:
+    """The codecs of message properties, of all protocols."""
+    found = Codecs()
+    for protocol in PROTOCOLS:
+        if protocol.codec is not None:
+            encoding, make = protocol.codec
+            found.add(encoding, make())
+    return found
+
+
+def tracker(listener: str, start: bytes) -> Tracker:
+    """The tracker of a forwarded connection that begins with these bytes."""
+    return next(each.tracker(start) for each in _on(listener) if each.tracker is not None and each.recognise(start))
+
+
+def refusal(listener: str, find_redirect: FindRedirect) -> Handler:
+    """The handler of a connection that is told to go to another node."""
+
+    def made(make: Callable[[FindRedirect], Handler]) -> Callable[[], Handler]:
+        return lambda: make(find_redirect)
+
+    return _greeted([(each.recognise, made(each.refusal)) for each in _on(listener) if each.refusal is not None])
+
+
+def _on(listener: str) -> list[Protocol]:
+    return [each for each in PROTOCOLS if each.listener == listener]
+
+
+def _greeted(choices: list[tuple[Recognise, Callable[[], Handler]]]) -> Handler:
+    return choices[0][1]() if len(choices) == 1 else Greeting(choices)
+
+
+@final
+class Protocols:
+    """All protocols, serving one broker."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._servers = {each.name: each.server(backend) for each in PROTOCOLS if each.server is not None}
+        self._choices = {
+            listener: [(each.recognise, self._servers[each.name].connection) for each in _on(listener)]
+            for listener in LISTENERS
+        }
+
+    def handler(self, listener: str) -> Handler:
+        """The handler of a new connection."""
+        inside = WEB_SOCKETS.get(listener)
+        if inside is None or inside.web_sockets is None:
+            return _greeted(self._choices[listener])
+        server = self._servers[inside.name]
+        return inside.web_sockets.enclose(server.connection(), server.max_packet_bytes())
+
+    def datagrams(self, listener: str) -> DatagramHandler:
+        """The handler of a listener for datagrams. Raises Unavailable where its package is not installed."""
+        return next(each.datagrams(self._backend) for each in _on(listener) if each.datagrams is not None)
+
+    def tick(self) -> None:
+        """Run what is due in each protocol."""
+        for server in self._servers.values():
+            server.tick()

@@ -1,4 +1,4 @@
-"""What one channel or session is sent, in order; what promises something waits until it is kept. No frames here."""
+"""Ordered output of one channel or session; answers that promise something wait until it is durable. No frames."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
@@ -12,52 +12,55 @@ if TYPE_CHECKING:
 
 @final
 class Answers:
-    """The way out to a client. An answer that waits holds up all that is sent after it, so that order is kept."""
+    """The output of a channel or session. An answer that waits holds up all output after it."""
 
     __slots__ = ("_broker", "_changed", "_failed", "_held", "_output", "_wire")
 
     def __init__(
         self, wire: "Wire", broker: Broker, changed: Callable[[], None], failed: Callable[[HeadraceError], None]
     ) -> None:
-        """`changed` is called when waiting begins and when it is over, `failed` when what was promised is not kept."""
+        """`changed` runs when waiting begins and when it is over, `failed` if a declaration cannot be stored."""
         self._wire = wire
         self._output = wire.output
         self._broker = broker
         self._changed = changed
         self._failed = failed
         self._held: list[list[bytes]] = []
-        """What waits, in parts that each wait for something of their own."""
+        """Output that waits, in parts that each wait for other declarations."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether what is sent now is written later: nothing that can wait should be sent."""
+        """True while output waits: deliveries should not be sent now."""
         return bool(self._held)
 
     def send(self, data: bytes) -> None:
-        """Have this written after all that was sent before."""
-        self.parts().append(data)
-        self.sent(len(data))
+        """Send data behind all earlier output."""
+        if self._held:
+            self._held[-1].append(data)
+            self._wire.withhold(len(data))
+        else:
+            self._output.send(data)
 
     def parts(self) -> list[bytes]:
-        """Where something is put that is sent in pieces; `sent` must follow."""
+        """The list for output in pieces; a call of `sent` must follow."""
         return self._held[-1] if self._held else self._output.parts
 
     def sent(self, size_bytes: int) -> None:
-        """So many bytes were put there."""
+        """Count the bytes that were added to `parts`."""
         if self._held:
             self._wire.withhold(size_bytes)
         else:
             self._output.sent(size_bytes)
 
     def hold(self) -> None:
-        """Have what is sent from now on wait until all that was declared so far would survive a crash."""
+        """Hold output from now on until all earlier declarations are durable."""
         if self._broker.when_kept(self._kept):
             self._held.append([])
             if len(self._held) == 1:
                 self._changed()
 
     def drop(self) -> None:
-        """What waits is not wanted any more."""
+        """Drop all output that waits."""
         while self._held:
             self._take()
 

@@ -1,12 +1,11 @@
-"""Filter expressions over a message's fields and headers. Parsing and meaning; no queues, codecs or Spark.
+"""Filter expressions over a message's fields and headers: parsing and evaluation. No queues, codecs or Spark.
 
-docs/design/selectors.md says what every corner means, and why the parser is our own.
+docs/design/selectors.md defines every corner case and explains why the parser is our own.
 """
 
-from headrace.selector.canonical import canonical_text
 from headrace.selector.evaluate import MappingRow, Row
 from headrace.selector.fields import HeaderValue, header_text
-from headrace.selector.selector import Selector, parse
+from headrace.selector.selector import Selector, canonical_text, parse
 from headrace.selector.spark_sql import to_spark_sql
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""A tree to a function that tests one row. Unknown never becomes a value here: every test asks "is it TRUE?".
+"""A tree as a function that tests one row. Every test asks "is it TRUE?", so unknown never becomes a value.
 
-NOT is pushed down to the single comparisons, each of which asks for its opposite and fails on unknown. So
-two-valued `and` and `or` answer "is it TRUE?" exactly as three-valued logic does, and stop early.
+NOT moves down to the single comparisons, each of which asks for its opposite and fails on unknown. So two-valued `and`
+and `or` answer "is it TRUE?" exactly as three-valued logic does, and stop early.
 """
 
 import operator
@@ -12,35 +12,9 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
+from headrace.selector import tree
 from headrace.selector.fields import EXACT, FIELDS, TEXT, HeaderValue, header_number, header_text, header_truth
 from headrace.selector.like import matcher_of
-from headrace.selector.tree import (
-    FLOAT,
-    HEADER,
-    TRUTH,
-    UNLIKE,
-    AllOf,
-    AnyOf,
-    Arithmetic,
-    Between,
-    Compare,
-    Condition,
-    Field,
-    Header,
-    Holds,
-    In,
-    IsNull,
-    Like,
-    Not,
-    Null,
-    Number,
-    Signed,
-    Text,
-    Truth,
-    Value,
-    common_kind,
-    kind_of,
-)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -51,16 +25,16 @@ class Row(ABC):
 
     @abstractmethod
     def field(self, name: str) -> HeaderValue:
-        """The message field of this name (see fields.py), or None when the message has none."""
+        """The message field of this name (see fields.py); None if the message has none."""
 
     @abstractmethod
     def header(self, name: str) -> HeaderValue:
-        """The header, or application property, of this name, or None when there is none."""
+        """The header, or application property, of this name; None if there is none."""
 
 
 @final
 class MappingRow(Row):
-    """A row over two mappings, for tests and for callers that hold a message as plain values."""
+    """A row over two mappings, for tests and for messages held as plain values."""
 
     __slots__ = ("_fields", "_headers")
 
@@ -86,35 +60,35 @@ Calculate = Callable[[Row], float | None]
 LARGEST_FLOAT: Final = 1.7976931348623157e308
 
 
-def constant_of(literal: Text | Number | Truth, kind: str) -> Comparable:
+def constant_of(literal: tree.Text | tree.Number | tree.Truth, kind: str) -> Comparable:
     """The literal's value as it is compared."""
-    return float(literal.value) if kind == FLOAT else literal.value
+    return float(literal.value) if kind == tree.FLOAT else literal.value
 
 
-def getter(value: Value, kind: str) -> Get:
-    """A function that reads the value from a row as TEXT, EXACT, FLOAT or TRUTH."""
+def getter(value: tree.Value, kind: str) -> Get:
+    """Return a function that reads the value from a row as TEXT, EXACT, FLOAT or TRUTH."""
     if kind == TEXT:
         return text_getter(value)
     if kind == EXACT:
         return _exact_getter(value)
-    if kind == TRUTH:
+    if kind == tree.TRUTH:
         return _truth_getter(value)
     calculate = _calculation(value)
 
     def finite(row: Row) -> float | None:
         result = calculate(row)
-        # Not a number is in no range either.
+        # NaN is in no range either.
         return result if result is not None and -LARGEST_FLOAT <= result <= LARGEST_FLOAT else None
 
     return finite
 
 
-def text_getter(value: Value) -> Callable[[Row], str | None]:
-    """A function that reads the value from a row as text."""
+def text_getter(value: tree.Value) -> Callable[[Row], str | None]:
+    """Return a function that reads the value from a row as text."""
     match value:
-        case Header(name):
+        case tree.Header(name):
             return lambda row: header_text(row.header(name))
-        case Field(name):
+        case tree.Field(name):
             column, convert = FIELDS[name].column, FIELDS[name].convert
 
             def read(row: Row) -> str | None:
@@ -124,16 +98,16 @@ def text_getter(value: Value) -> Callable[[Row], str | None]:
                 return found if type(found) is str else None
 
             return read
-        case Text(text):
+        case tree.Text(text):
             return lambda row: text
     return _nothing
 
 
-def _exact_getter(value: Value) -> Callable[[Row], int | Decimal | None]:
+def _exact_getter(value: tree.Value) -> Callable[[Row], int | Decimal | None]:
     match value:
-        case Header(name):
+        case tree.Header(name):
             return lambda row: header_number(row.header(name))
-        case Field(name):
+        case tree.Field(name):
             column, convert = FIELDS[name].column, FIELDS[name].convert
 
             def read(row: Row) -> int | None:
@@ -143,16 +117,16 @@ def _exact_getter(value: Value) -> Callable[[Row], int | Decimal | None]:
                 return found if type(found) is int else None
 
             return read
-        case Number(number):
+        case tree.Number(number):
             return lambda row: number
     return _nothing
 
 
-def _truth_getter(value: Value) -> Callable[[Row], bool | None]:
+def _truth_getter(value: tree.Value) -> Callable[[Row], bool | None]:
     match value:
-        case Header(name):
+        case tree.Header(name):
             return lambda row: header_truth(row.header(name))
-        case Truth(truth):
+        case tree.Truth(truth):
             return lambda row: truth
     return _nothing
 
@@ -161,7 +135,7 @@ def _nothing(row: Row) -> None:
     return None
 
 
-# Calculations are in IEEE doubles, as Java's are: infinities and NaN arise and pass through alike in both.
+# Calculations use IEEE doubles, as Java's do: infinities and NaN behave alike in both.
 
 
 def _divide(dividend: float, divisor: float) -> float | None:
@@ -176,9 +150,9 @@ _CALCULATE: Final[dict[str, Callable[[float, float], float | None]]] = {
 }
 
 
-def _calculation(value: Value) -> Calculate:
+def _calculation(value: tree.Value) -> Calculate:
     match value:
-        case Arithmetic(sign, left, right):
+        case tree.Arithmetic(sign, left, right):
             first, second, combine = _calculation(left), _calculation(right), _CALCULATE[sign]
 
             def calculate(row: Row) -> float | None:
@@ -189,7 +163,7 @@ def _calculation(value: Value) -> Calculate:
                 return None if other is None else combine(one, other)
 
             return calculate
-        case Signed("-", operand):
+        case tree.Signed("-", operand):
             inner = _calculation(operand)
 
             def negate(row: Row) -> float | None:
@@ -197,12 +171,12 @@ def _calculation(value: Value) -> Calculate:
                 return None if result is None else -result
 
             return negate
-        case Signed(_, operand):
+        case tree.Signed(_, operand):
             return _calculation(operand)
-        case Number(number):
+        case tree.Number(number):
             constant = float(number)
             return lambda row: constant
-        case Null():
+        case tree.Null():
             return _nothing
     exact = _exact_getter(value)
 
@@ -210,7 +184,7 @@ def _calculation(value: Value) -> Calculate:
         found = exact(row)
         try:
             return None if found is None else float(found)
-        except OverflowError:  # an integer no column can hold
+        except OverflowError:  # an integer that no column can hold
             return None
 
     return read
@@ -230,32 +204,32 @@ _OPPOSITE: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=":
 _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
-def predicate_of(condition: Condition, wanted: bool) -> Test:
-    """A function that says whether the condition is `wanted` for a row; False when it is unknown."""
+def predicate_of(condition: tree.Condition, wanted: bool) -> Test:
+    """Return a test that is True if the condition is `wanted` for a row; unknown gives False."""
     match condition:
-        case Not(operand):
+        case tree.Not(operand):
             return predicate_of(operand, not wanted)
-        case AllOf(terms):
+        case tree.AllOf(terms):
             tests = [predicate_of(term, wanted) for term in terms]
             return _all(tests) if wanted else _any(tests)
-        case AnyOf(terms):
+        case tree.AnyOf(terms):
             tests = [predicate_of(term, wanted) for term in terms]
             return _any(tests) if wanted else _all(tests)
-        case Compare(op, left, right):
+        case tree.Compare(op, left, right):
             return _compare(op if wanted else _OPPOSITE[op], left, right)
-        case Between(operand, low, high):
+        case tree.Between(operand, low, high):
             tests = [
                 _compare(">=" if wanted else "<", operand, low),
                 _compare("<=" if wanted else ">", operand, high),
             ]
             return _all(tests) if wanted else _any(tests)
-        case In(operand, items):
+        case tree.In(operand, items):
             return _is_in(operand, items) if wanted else _is_not_in(operand, items)
-        case Like(operand, pattern, escape):
+        case tree.Like(operand, pattern, escape):
             return _like(operand, matcher_of(pattern, escape), wanted)
-        case IsNull(operand):
+        case tree.IsNull(operand):
             return _is_null(operand, wanted)
-        case Holds(operand):
+        case tree.Holds(operand):
             return _holds(operand, wanted)
 
 
@@ -294,15 +268,15 @@ def _any(tests: list[Test]) -> Test:
     return some
 
 
-def _compare(op: str, left: Value, right: Value) -> Test:
-    kind = common_kind(left, right)
-    if kind == UNLIKE:
+def _compare(op: str, left: tree.Value, right: tree.Value) -> Test:
+    kind = tree.common_kind(left, right)
+    if kind == tree.UNLIKE:
         return _never
-    if isinstance(left, Text | Number | Truth):
+    if isinstance(left, tree.Text | tree.Number | tree.Truth):
         op, left, right = _MIRRORED[op], right, left
     compare = _COMPARE[op]
     first = getter(left, kind)
-    if isinstance(right, Text | Number | Truth):
+    if isinstance(right, tree.Text | tree.Number | tree.Truth):
         return _compare_constant(compare, left, first, kind, constant_of(right, kind))
     second = getter(right, kind)
 
@@ -313,9 +287,11 @@ def _compare(op: str, left: Value, right: Value) -> Test:
     return test
 
 
-def _compare_constant(compare: Callable[..., bool], left: Value, get: Get, kind: str, constant: Comparable) -> Test:
-    """As `_compare`; the two commonest cases read the row themselves: 75 ns, with one more call 105."""
-    if isinstance(left, Field) and FIELDS[left.name].convert is None and kind in (TEXT, EXACT):
+def _compare_constant(
+    compare: Callable[..., bool], left: tree.Value, get: Get, kind: str, constant: Comparable
+) -> Test:
+    """Compare with a constant; the two commonest cases read the row themselves: 75 ns instead of 105."""
+    if isinstance(left, tree.Field) and FIELDS[left.name].convert is None and kind in (TEXT, EXACT):
         name, expected = FIELDS[left.name].column, str if kind == TEXT else int
 
         def test_field(row: Row) -> bool:
@@ -323,7 +299,7 @@ def _compare_constant(compare: Callable[..., bool], left: Value, get: Get, kind:
             return type(value) is expected and compare(value, constant)
 
         return test_field
-    if isinstance(left, Header) and kind == TEXT:
+    if isinstance(left, tree.Header) and kind == TEXT:
         header = left.name
 
         def test_header(row: Row) -> bool:
@@ -341,27 +317,29 @@ def _compare_constant(compare: Callable[..., bool], left: Value, get: Get, kind:
     return test
 
 
-def _is_in(operand: Value, items: tuple[Value, ...]) -> Test:
+def _is_in(operand: tree.Value, items: tuple[tree.Value, ...]) -> Test:
     return _any([_member(get, constants, others) for get, constants, others in _groups(operand, items)])
 
 
-def _is_not_in(operand: Value, items: tuple[Value, ...]) -> Test:
-    if any(common_kind(operand, item) == UNLIKE for item in items):
-        return _never  # one unknown comparison, and "in none" is never certain
+def _is_not_in(operand: tree.Value, items: tuple[tree.Value, ...]) -> Test:
+    if any(tree.common_kind(operand, item) == tree.UNLIKE for item in items):
+        return _never  # with one unknown comparison, "in none" is never certain
     return _all([_stranger(get, constants, others) for get, constants, others in _groups(operand, items)])
 
 
-def _groups(operand: Value, items: tuple[Value, ...]) -> list[tuple[Get, frozenset[Comparable], list[Get]]]:
-    """The items by kind: the operand read as that kind, the constants, and the items a row gives."""
-    kinds: dict[str, list[Value]] = {}
+def _groups(operand: tree.Value, items: tuple[tree.Value, ...]) -> list[tuple[Get, frozenset[Comparable], list[Get]]]:
+    """Items by kind: the operand's reader, the constants, and the readers of the other items."""
+    kinds: dict[str, list[tree.Value]] = {}
     for item in items:
-        kinds.setdefault(common_kind(operand, item), []).append(item)
-    kinds.pop(UNLIKE, None)
+        kinds.setdefault(tree.common_kind(operand, item), []).append(item)
+    kinds.pop(tree.UNLIKE, None)
     return [
         (
             getter(operand, kind),
-            frozenset(constant_of(item, kind) for item in alike if isinstance(item, Text | Number | Truth)),
-            [getter(item, kind) for item in alike if not isinstance(item, Text | Number | Truth)],
+            frozenset(
+                constant_of(item, kind) for item in alike if isinstance(item, tree.Text | tree.Number | tree.Truth)
+            ),
+            [getter(item, kind) for item in alike if not isinstance(item, tree.Text | tree.Number | tree.Truth)],
         )
         for kind, alike in kinds.items()
     ]
@@ -387,8 +365,8 @@ def _stranger(get: Get, constants: frozenset[Comparable], others: list[Get]) -> 
     return test
 
 
-def _like(operand: Value, matches: Callable[[str], bool], wanted: bool) -> Test:
-    if kind_of(operand) not in (TEXT, HEADER):
+def _like(operand: tree.Value, matches: Callable[[str], bool], wanted: bool) -> Test:
+    if tree.kind_of(operand) not in (TEXT, tree.HEADER):
         return _never
     get = text_getter(operand)
 
@@ -399,18 +377,18 @@ def _like(operand: Value, matches: Callable[[str], bool], wanted: bool) -> Test:
     return test
 
 
-def _is_null(operand: Value, wanted: bool) -> Test:
-    if isinstance(operand, Text | Number | Truth | Null):
-        answer = isinstance(operand, Null) is wanted
+def _is_null(operand: tree.Value, wanted: bool) -> Test:
+    if isinstance(operand, tree.Text | tree.Number | tree.Truth | tree.Null):
+        answer = isinstance(operand, tree.Null) is wanted
         return lambda row: answer
-    kind = kind_of(operand)
-    get = getter(operand, TEXT if kind == HEADER else kind)
+    kind = tree.kind_of(operand)
+    get = getter(operand, TEXT if kind == tree.HEADER else kind)
     return lambda row: (get(row) is None) is wanted
 
 
-def _holds(operand: Header | Truth | Null, wanted: bool) -> Test:
-    if isinstance(operand, Header):
+def _holds(operand: tree.Header | tree.Truth | tree.Null, wanted: bool) -> Test:
+    if isinstance(operand, tree.Header):
         name = operand.name
         return lambda row: header_truth(row.header(name)) is wanted
-    answer = isinstance(operand, Truth) and operand.value is wanted
+    answer = isinstance(operand, tree.Truth) and operand.value is wanted
     return lambda row: answer

@@ -1,9 +1,9 @@
-"""The message fields a selector may name, the columns they are, and how a header is read. No evaluation.
+"""Message fields that a selector may name, their columns, and the reading of headers. No evaluation.
 
-A frame that runs a selector in Spark has the columns named here; times are microseconds since 1970 UTC in the
-broker and timestamps in Spark.
+A frame that runs a selector in Spark has the columns named here; times are microseconds since 1970 UTC in the broker
+and timestamps in Spark.
 
-Spark holds headers as map<string,string>, so a header is its text here too, whatever type a protocol gave it.
+Spark holds headers as map<string,string>, so a header is its text here too, whatever type its protocol gave it.
 """
 
 import re
@@ -29,7 +29,7 @@ _DECIMAL_38: Final = Context(prec=38, rounding=ROUND_HALF_UP, traps=[])
 
 
 def literal_number(text: str) -> int | Decimal | None:
-    """The literal's number, an int when it is whole, or None when DECIMAL(38,18) cannot hold it exactly."""
+    """The number of a literal, an int when it is whole; None when DECIMAL(38,18) cannot hold it exactly."""
     if text[:2] in ("0x", "0X"):
         number = int(text, 16)
         return number if number < NUMBER_LIMIT else None
@@ -43,7 +43,7 @@ def literal_number(text: str) -> int | Decimal | None:
 
 
 def header_text(value: object) -> str | None:
-    """The header as Spark's map holds it; None for what has no text: nested values and bytes not in UTF-8."""
+    """The header as Spark's map holds it; None for values without a text: nested ones and bytes not in UTF-8."""
     if type(value) is str:
         return value
     if type(value) is bool:
@@ -53,13 +53,13 @@ def header_text(value: object) -> str | None:
             return str(value)
         if type(value) is bytes:
             return value.decode()
-    except ValueError:  # not UTF-8, or an integer of more than 4300 digits, which Python does not write
+    except ValueError:  # not UTF-8, or an integer of more than 4300 digits, which Python refuses to write
         pass
     return None
 
 
 def header_number(value: object) -> int | Decimal | None:
-    """The number a header's text spells, rounded to DECIMAL(38,18), or None when it spells none that fits."""
+    """The number that a header's text spells, rounded to DECIMAL(38,18); None when it spells none that fits."""
     if type(value) is int:
         return value if -NUMBER_LIMIT < value < NUMBER_LIMIT else None
     if type(value) is str:
@@ -100,9 +100,9 @@ EXACT: Final = "a number"
 
 @final
 class FieldSpec:
-    """One name: the row's field it reads, what it is compared as, and the same in Spark SQL.
+    """One name: the row's field that it reads, its kind in comparisons, and its Spark SQL.
 
-    `convert` turns the field's integer into what the name means; None when the field is meant as it is.
+    `convert` turns the field's integer into the name's value; None if the field is the value.
     """
 
     __slots__ = ("column", "convert", "kind", "spark")
@@ -140,7 +140,7 @@ FIELDS: Final[dict[str, FieldSpec]] = {
     "reply_to": FieldSpec("reply_to", TEXT),
     "message_type": FieldSpec("message_type", TEXT),
     "delivery_mode": FieldSpec("delivery_mode", EXACT),
-    # JMS gives these two another unit and another type than the fields they are read from.
+    # JMS gives these two another unit and another type than their fields.
     "JMSTimestamp": FieldSpec("timestamp", EXACT, "unix_millis(`timestamp`)", _milliseconds),
     "JMSDeliveryMode": FieldSpec(
         "delivery_mode",
@@ -161,5 +161,5 @@ JMS_NAMES: Final = tuple(sorted([*ALIASES, *[name for name in FIELDS if name.sta
 
 
 def is_unknown_jms_name(name: str) -> bool:
-    """A name JMS reserves that is none of its selector fields: a typing error, not a header."""
+    """True for names that JMS reserves and does not define: typing errors, not headers."""
     return name.startswith("JMS") and not name.startswith(("JMSX", "JMS_")) and name not in JMS_NAMES

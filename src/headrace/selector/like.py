@@ -9,7 +9,7 @@ MANY: Final = 2
 
 
 class Shape(NamedTuple):
-    """A pattern without wildcards inside: the text itself, and what may stand before and behind it."""
+    """A pattern without inner wildcards: its text, and whether anything may precede or follow it."""
 
     text: str
     open_start: bool
@@ -17,7 +17,7 @@ class Shape(NamedTuple):
 
 
 def misplaced_escape(pattern: str, escape: str | None) -> bool:
-    """An escape that stands before anything but %, _ and itself, or at the end. SQL-92 8.5: an error."""
+    """True if an escape precedes anything but %, _ and itself, or ends the pattern. SQL-92 8.5: an error."""
     if escape is None:
         return False
     at = pattern.find(escape)
@@ -42,10 +42,10 @@ def shape_of(pattern: str, escape: str | None) -> Shape | None:
 
 
 def regex_of(pattern: str, escape: str | None) -> str:
-    """The pattern as a regular expression that matches from the start of a text to its end.
+    """The pattern as a regular expression from the start of a text to its end.
 
-    Every run between two % takes its first place and keeps it (an atomic group), which is always right for
-    LIKE and never goes back: the time to match `%a%a%a%a%b` grows with the text, not with its power.
+    Every run between two % takes its first match and keeps it (an atomic group), which is always right for LIKE and
+    never backtracks: the time to match `%a%a%a%a%b` grows with the text, not with its power.
     """
     runs = [""]
     for part in _parts(pattern, escape):
@@ -59,7 +59,7 @@ def regex_of(pattern: str, escape: str | None) -> str:
 
 
 def matcher_of(pattern: str, escape: str | None) -> Callable[[str], bool]:
-    """A test whether a text is LIKE the pattern."""
+    """Return a test for texts that are LIKE the pattern."""
     shape = shape_of(pattern, escape)
     if shape is None:
         search = re.compile(regex_of(pattern, escape)).match

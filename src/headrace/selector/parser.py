@@ -1,8 +1,8 @@
-"""Text to tokens to a tree: one precedence-climbing function. Refuses everything but SQL-92 predicates.
+"""Text to tokens to a tree, by one precedence-climbing function. It accepts SQL-92 predicates only.
 
-Our own and not sqlglot's, by measurement: sqlglot 30.30 takes 78 ms and 14 MiB to import (this whole package:
-3.5 ms and 0.6 MiB), overflows the stack at 50 nested parentheses, and keeps no place of the subqueries, casts
-and CASEs that it accepts and we refuse, so that the error could not point at them.
+Our own parser and not sqlglot, by measurement: sqlglot 30.30 takes 78 ms and 14 MiB to import (this whole package: 3.5
+ms and 0.6 MiB), overflows the stack at 50 nested parentheses, and keeps no position of the subqueries, casts and CASEs
+that we refuse, so that an error could not point at them.
 """
 
 import re
@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Final, NoReturn, final
 
 from headrace.errors import BadExpression
+from headrace.selector import tree
 from headrace.selector.fields import (
     ALIASES,
     DIGITS_AFTER_POINT,
@@ -21,31 +22,6 @@ from headrace.selector.fields import (
     literal_number,
 )
 from headrace.selector.like import misplaced_escape
-from headrace.selector.tree import (
-    TRUTH,
-    AllOf,
-    AnyOf,
-    Arithmetic,
-    Between,
-    Compare,
-    Condition,
-    Field,
-    Header,
-    Holds,
-    In,
-    IsNull,
-    Like,
-    Node,
-    Not,
-    Null,
-    Number,
-    Signed,
-    Text,
-    Truth,
-    Value,
-    depth_of,
-    kind_of,
-)
 
 NAME: Final = "name"
 QUOTED: Final = "quoted name"
@@ -57,7 +33,7 @@ KEYWORDS: Final = frozenset(["AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "L
 
 MAX_CHARACTERS: Final = 65536
 
-# Possessive, so that no text makes it go back: one pass, whatever is sent.
+# Possessive quantifiers never backtrack: one pass over any text.
 _token: Final = re.compile(
     r"""
     [ \t\r\n\f]*+ (?:
@@ -89,7 +65,7 @@ class Token:
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Every token of the text and one of kind END.
+    """All tokens of the text, then one of kind END.
 
     Raises BadExpression at the first place that starts no token.
     """
@@ -107,7 +83,7 @@ def tokens_of(text: str) -> list[Token]:
             _refuse(text, match.end(), f"{after!r} cannot follow the number {token.text[:40]}")
         tokens.append(token)
         at = match.end()
-    # An error at the end points just behind the last token, not behind the blanks that follow it.
+    # An error at the end points behind the last token and not behind trailing blanks.
     if len(tokens) > 1:
         tokens[-1].at = len(text.rstrip(" \t\r\n\f"))
     return tokens
@@ -115,7 +91,7 @@ def tokens_of(text: str) -> list[Token]:
 
 def _token_of(text: str, group: str, found: str, at: int) -> Token:
     if group == "name":
-        keyword = found.upper() if found.isascii() else ""  # a dotless i would become a plain I
+        keyword = found.upper() if found.isascii() else ""  # upper() turns a dotless i into a plain I
         return Token(keyword if keyword in KEYWORDS else NAME, found, at)
     if group == "comment":
         _refuse(text, at, "comments are not allowed; write a space between two minus signs")
@@ -147,7 +123,7 @@ def _refuse(text: str, at: int, reason: str) -> NoReturn:
     raise BadExpression(text, at + 1, reason)
 
 
-# Calls of `_expression` inside each other, two frames each; a test holds the deepest text to 500.
+# Nested calls of `_expression`, two frames each; a test limits the deepest text to 500 frames.
 MAX_NESTING: Final = 200
 
 _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _SIGN = range(1, 8)
@@ -166,8 +142,8 @@ _STARTS: Final = frozenset(["(", "NOT", "+", "-", STRING, NUMERAL, "NULL", "TRUE
 _NO_VALUE: Final = "a condition is no value: join conditions with AND or OR instead of comparing them"
 
 
-def parse_tree(text: str) -> Condition:
-    """The condition the text spells. Raises BadExpression, and nothing else, for any other text."""
+def parse_tree(text: str) -> tree.Condition:
+    """The condition that the text spells. Raises BadExpression, and nothing else, for any other text."""
     return _Parser(text).condition()
 
 
@@ -180,7 +156,7 @@ class _Parser:
         self._nesting = 0
         self._token = self._tokens[0]
 
-    def condition(self) -> Condition:
+    def condition(self) -> tree.Condition:
         if self._token.kind == END:
             self._refuse(0, "the expression is empty; leave the filter out to match every message")
         whole = self._condition(self._expression(0), self._tokens[0].at)
@@ -190,7 +166,7 @@ class _Parser:
 
     # The climb: a prefix, then every operator that binds tighter than `power`.
 
-    def _expression(self, power: int) -> Node:
+    def _expression(self, power: int) -> tree.Node:
         at = self._token.at
         self._nesting += 1
         self._bound(self._nesting, self._token)
@@ -205,7 +181,7 @@ class _Parser:
         self._nesting -= 1
         return left
 
-    def _prefix(self, power: int) -> Node:
+    def _prefix(self, power: int) -> tree.Node:
         token = self._token
         at = token.at
         if token.kind not in _STARTS:
@@ -213,7 +189,7 @@ class _Parser:
         self._advance()
         match token.kind:
             case "(":
-                # Where only a value can stand, parentheses hold a value: found here, not after a descent.
+                # In the place of a value, parentheses hold a value: an error shows here, not after a descent.
                 inside = self._expression(_COMPARISON if power >= _COMPARISON else 0)
                 if power >= _COMPARISON and self._token.kind in _POWER:
                     self._refuse(self._token.at, _NO_VALUE)
@@ -223,45 +199,45 @@ class _Parser:
                 if power >= _COMPARISON:
                     self._refuse(at, _NO_VALUE)
                 at = self._token.at
-                return Not(self._condition(self._expression(_NOT), at))
+                return tree.Not(self._condition(self._expression(_NOT), at))
             case "+" | "-":
                 at = self._token.at
                 return self._signed(token, self._number(self._expression(_SIGN), at, token.kind))
             case "string":
-                return Text(token.text)
+                return tree.Text(token.text)
             case "number":
-                return Number(self._literal(token))
+                return tree.Number(self._literal(token))
             case "NULL":
-                return Null()
+                return tree.Null()
             case "TRUE" | "FALSE":
-                return Truth(token.kind == "TRUE")
+                return tree.Truth(token.kind == "TRUE")
         return self._named(token)
 
-    def _joined(self, left: Node, at: int, power: int) -> Condition:
+    def _joined(self, left: tree.Node, at: int, power: int) -> tree.Condition:
         word = "OR" if power == _OR else "AND"
         terms = [self._condition(left, at)]
         while self._token.kind == word:
             self._advance()
             at = self._token.at
             terms.append(self._condition(self._expression(power), at))
-        # (a AND b) AND c is one list of three: fewer calls for each message.
-        joint = AnyOf if power == _OR else AllOf
+        # (a AND b) AND c is one list of three: fewer calls per message.
+        joint = tree.AnyOf if power == _OR else tree.AllOf
         flat = [part for term in terms for part in (term.terms if isinstance(term, joint) else (term,))]
         return joint(tuple(flat))
 
-    def _predicate(self, left: Value) -> Condition:
+    def _predicate(self, left: tree.Value) -> tree.Condition:
         token = self._advance()
         negated = token.kind == "NOT"
         if negated:
             token = self._advance()
-        found: Condition
+        found: tree.Condition
         match token.kind:
             case "BETWEEN":
                 low = self._ordered(token, left, self._operand())
                 self._expect("AND", "BETWEEN needs a low and a high value, joined by AND")
-                found = Between(left, low, self._ordered(token, left, self._operand()))
+                found = tree.Between(left, low, self._ordered(token, left, self._operand()))
             case "IN":
-                found = In(left, self._items())
+                found = tree.In(left, self._items())
             case "LIKE":
                 found = self._like(left)
             case "IS" if not negated:
@@ -269,32 +245,32 @@ class _Parser:
                 if negated:
                     self._advance()
                 self._expect("NULL", "IS can only be followed by NULL or NOT NULL")
-                found = IsNull(left)
+                found = tree.IsNull(left)
             case _ if negated:
                 self._refuse(token.at, "NOT behind a value needs BETWEEN, IN or LIKE")
             case operator:
                 right = self._operand()
                 if operator not in ("=", "<>", "!="):
                     right = self._ordered(token, left, right)
-                found = Compare("<>" if operator == "!=" else operator, left, right)
-        return Not(found) if negated else found
+                found = tree.Compare("<>" if operator == "!=" else operator, left, right)
+        return tree.Not(found) if negated else found
 
-    def _arithmetic(self, left: Node, at: int, power: int) -> Value:
+    def _arithmetic(self, left: tree.Node, at: int, power: int) -> tree.Value:
         token = self._advance()
         first = self._number(left, at, token.kind)
         at = self._token.at
         second = self._number(self._expression(power), at, token.kind)
-        depth = 1 + max(depth_of(first), depth_of(second))
+        depth = 1 + max(tree.depth_of(first), tree.depth_of(second))
         self._bound(depth, token)
-        return Arithmetic(token.kind, first, second, depth)
+        return tree.Arithmetic(token.kind, first, second, depth)
 
-    # The pieces of predicates.
+    # Pieces of predicates.
 
-    def _operand(self) -> Value:
+    def _operand(self) -> tree.Value:
         at = self._token.at
         return self._value(self._expression(_COMPARISON), at)
 
-    def _items(self) -> tuple[Value, ...]:
+    def _items(self) -> tuple[tree.Value, ...]:
         self._expect("(", "IN needs a list in parentheses")
         items = [self._operand()]
         while self._token.kind == ",":
@@ -303,7 +279,7 @@ class _Parser:
         self._expect(")", "the list of IN goes on with , or ends with )")
         return tuple(items)
 
-    def _like(self, left: Value) -> Like:
+    def _like(self, left: tree.Value) -> tree.Like:
         pattern = self._expect(STRING, "LIKE needs a pattern in single quotes")
         escape = None
         if self._token.kind == "ESCAPE":
@@ -314,12 +290,12 @@ class _Parser:
                 self._refuse(token.at, "ESCAPE needs exactly one character")
         if misplaced_escape(pattern.text, escape):
             self._refuse(pattern.at, f"in this pattern {escape} may only stand before %, _ or {escape}")
-        return Like(left, pattern.text, escape)
+        return tree.Like(left, pattern.text, escape)
 
-    def _named(self, token: Token) -> Value:
+    def _named(self, token: Token) -> tree.Value:
         name = token.text
         if name == "headers":
-            return Header(self._header_name())
+            return tree.Header(self._header_name())
         if not name:
             self._refuse(token.at, "a name cannot be empty")
         if self._token.kind == "(":
@@ -332,7 +308,7 @@ class _Parser:
         if is_unknown_jms_name(name):
             self._refuse(token.at, f"JMS has no such name for filters; its names are {', '.join(JMS_NAMES)}")
         name = ALIASES.get(name, name)
-        return Field(name) if name in FIELDS else Header(name)
+        return tree.Field(name) if name in FIELDS else tree.Header(name)
 
     def _header_name(self) -> str:
         opening = self._advance()
@@ -344,12 +320,12 @@ class _Parser:
             self._expect("]", "the name of the header ends with ]")
         return name
 
-    def _signed(self, token: Token, operand: Value) -> Value:
-        if isinstance(operand, Number):
-            return Number(-operand.value) if token.kind == "-" else operand
-        depth = 1 + depth_of(operand)
+    def _signed(self, token: Token, operand: tree.Value) -> tree.Value:
+        if isinstance(operand, tree.Number):
+            return tree.Number(-operand.value) if token.kind == "-" else operand
+        depth = 1 + tree.depth_of(operand)
         self._bound(depth, token)
-        return Signed(token.kind, operand, depth)
+        return tree.Signed(token.kind, operand, depth)
 
     def _literal(self, token: Token) -> int | Decimal:
         number = literal_number(token.text)
@@ -358,28 +334,28 @@ class _Parser:
             self._refuse(token.at, f"the number does not fit; it may have {size}")
         return number
 
-    # What stands where.
+    # Checks of operands by their place.
 
-    def _value(self, node: Node, at: int) -> Value:
-        if isinstance(node, Condition):
+    def _value(self, node: tree.Node, at: int) -> tree.Value:
+        if isinstance(node, tree.Condition):
             self._refuse(at, _NO_VALUE)
         return node
 
-    def _condition(self, node: Node, at: int) -> Condition:
-        if isinstance(node, Condition):
+    def _condition(self, node: tree.Node, at: int) -> tree.Condition:
+        if isinstance(node, tree.Condition):
             return node
-        if not isinstance(node, Header | Truth | Null):
-            self._refuse(at, f"a condition is expected, and this is {kind_of(node)}")
-        return Holds(node)
+        if not isinstance(node, tree.Header | tree.Truth | tree.Null):
+            self._refuse(at, f"a condition is expected, and this is {tree.kind_of(node)}")
+        return tree.Holds(node)
 
-    def _number(self, node: Node, at: int, operator: str) -> Value:
+    def _number(self, node: tree.Node, at: int, operator: str) -> tree.Value:
         value = self._value(node, at)
-        if kind_of(value) in (TEXT, TRUTH):
-            self._refuse(at, f"{operator} needs numbers, and this is {kind_of(value)}")
+        if tree.kind_of(value) in (TEXT, tree.TRUTH):
+            self._refuse(at, f"{operator} needs numbers, and this is {tree.kind_of(value)}")
         return value
 
-    def _ordered(self, operator: Token, left: Value, right: Value) -> Value:
-        if TRUTH in (kind_of(left), kind_of(right)):
+    def _ordered(self, operator: Token, left: tree.Value, right: tree.Value) -> tree.Value:
+        if tree.TRUTH in (tree.kind_of(left), tree.kind_of(right)):
             self._refuse(operator.at, "TRUE and FALSE have no order; compare them with = or <>")
         return right
 

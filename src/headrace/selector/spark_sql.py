@@ -1,42 +1,16 @@
-"""A tree as Spark SQL text with the broker's meaning. Nothing here needs Spark.
+"""A tree as Spark SQL text with the broker's meaning. It needs no Spark.
 
 Every reading is spelled out, so that no session setting (ANSI mode, escapes, reserved words) changes it.
-See docs/design/selectors.md for what each form means and which columns the frame must have.
+docs/design/selectors.md defines each form and the columns of the frame.
 """
 
 from decimal import Decimal
 from typing import Final
 
+from headrace.selector import tree
 from headrace.selector.fields import DIGITS_AFTER_POINT, EXACT, FIELDS, NUMBER_TEXT, TEXT
 from headrace.selector.like import regex_of, shape_of
 from headrace.selector.selector import Selector
-from headrace.selector.tree import (
-    FLOAT,
-    HEADER,
-    TRUTH,
-    UNLIKE,
-    AllOf,
-    AnyOf,
-    Arithmetic,
-    Between,
-    Compare,
-    Condition,
-    Field,
-    Header,
-    Holds,
-    In,
-    IsNull,
-    Like,
-    Not,
-    Null,
-    Number,
-    Signed,
-    Text,
-    Truth,
-    Value,
-    common_kind,
-    kind_of,
-)
 
 _UNKNOWN: Final = "CAST(NULL AS BOOLEAN)"
 _LARGEST: Final = "1.7976931348623157E308D"
@@ -48,49 +22,51 @@ def to_spark_sql(selector: Selector) -> str:
     return _condition(selector.tree)
 
 
-def _condition(condition: Condition) -> str:
+def _condition(condition: tree.Condition) -> str:
     match condition:
-        case Not(operand):
+        case tree.Not(operand):
             return f"(NOT {_condition(operand)})"
-        case AllOf(terms):
+        case tree.AllOf(terms):
             return f"({' AND '.join([_condition(term) for term in terms])})"
-        case AnyOf(terms):
+        case tree.AnyOf(terms):
             return f"({' OR '.join([_condition(term) for term in terms])})"
-        case Compare(operator, left, right):
+        case tree.Compare(operator, left, right):
             return _compare(operator, left, right)
-        case Between(operand, low, high):
+        case tree.Between(operand, low, high):
             return f"({_compare('>=', operand, low)} AND {_compare('<=', operand, high)})"
-        case In(operand, items):
+        case tree.In(operand, items):
             return _is_in(operand, items)
-        case Like(operand, pattern, escape):
+        case tree.Like(operand, pattern, escape):
             return _like(operand, pattern, escape)
-        case IsNull(operand):
-            kind = kind_of(operand)
-            return f"({_read(operand, TEXT if kind == HEADER else kind)} IS NULL)"
-        case Holds(Null()):
+        case tree.IsNull(operand):
+            kind = tree.kind_of(operand)
+            return f"({_read(operand, TEXT if kind == tree.HEADER else kind)} IS NULL)"
+        case tree.Holds(tree.Null()):
             return _UNKNOWN
-        case Holds(operand):
-            return _read(operand, TRUTH)
+        case tree.Holds(operand):
+            return _read(operand, tree.TRUTH)
 
 
-def _compare(operator: str, left: Value, right: Value) -> str:
-    kind = common_kind(left, right)
-    return _UNKNOWN if kind == UNLIKE else f"({_read(left, kind)} {operator} {_read(right, kind)})"
+def _compare(operator: str, left: tree.Value, right: tree.Value) -> str:
+    kind = tree.common_kind(left, right)
+    return _UNKNOWN if kind == tree.UNLIKE else f"({_read(left, kind)} {operator} {_read(right, kind)})"
 
 
-def _is_in(operand: Value, items: tuple[Value, ...]) -> str:
-    kinds: dict[str, list[Value]] = {}
+def _is_in(operand: tree.Value, items: tuple[tree.Value, ...]) -> str:
+    kinds: dict[str, list[tree.Value]] = {}
     for item in items:
-        kinds.setdefault(common_kind(operand, item), []).append(item)
+        kinds.setdefault(tree.common_kind(operand, item), []).append(item)
     parts = [
-        _UNKNOWN if kind == UNLIKE else f"({_read(operand, kind)} IN ({', '.join([_read(x, kind) for x in alike])}))"
+        _UNKNOWN
+        if kind == tree.UNLIKE
+        else f"({_read(operand, kind)} IN ({', '.join([_read(x, kind) for x in alike])}))"
         for kind, alike in kinds.items()
     ]
     return parts[0] if len(parts) == 1 else f"({' OR '.join(parts)})"
 
 
-def _like(operand: Value, pattern: str, escape: str | None) -> str:
-    if kind_of(operand) not in (TEXT, HEADER):
+def _like(operand: tree.Value, pattern: str, escape: str | None) -> str:
+    if tree.kind_of(operand) not in (TEXT, tree.HEADER):
         return _UNKNOWN
     value = _read(operand, TEXT)
     shape = shape_of(pattern, escape)
@@ -107,23 +83,23 @@ def _like(operand: Value, pattern: str, escape: str | None) -> str:
     return f"({value} = {wanted})"
 
 
-def _read(value: Value, kind: str) -> str:
+def _read(value: tree.Value, kind: str) -> str:
     """The value as it is compared: the counterpart of `getter` in evaluate.py."""
-    if kind == FLOAT:
+    if kind == tree.FLOAT:
         result = _double(value)
-        if isinstance(value, Signed | Arithmetic):
+        if isinstance(value, tree.Signed | tree.Arithmetic):
             return f"CASE WHEN abs({result}) <= {_LARGEST} THEN {result} END"
         return result
     match value:
-        case Header(name):
+        case tree.Header(name):
             return _header(f"headers[{_string(name)}]", kind)
-        case Field(name):
+        case tree.Field(name):
             return FIELDS[name].spark
-        case Text(text):
+        case tree.Text(text):
             return _string(text)
-        case Number(number):
+        case tree.Number(number):
             return _exact(number)
-        case Truth(truth):
+        case tree.Truth(truth):
             return "TRUE" if truth else "FALSE"
     return "NULL"
 
@@ -131,35 +107,35 @@ def _read(value: Value, kind: str) -> str:
 def _header(text: str, kind: str) -> str:
     if kind == EXACT:
         return f"CASE WHEN {text} RLIKE '{NUMBER_TEXT}' THEN TRY_CAST({text} AS {_DECIMAL}) END"
-    if kind == TRUTH:
+    if kind == tree.TRUTH:
         return f"CASE {text} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE END"
     return text
 
 
-def _double(value: Value) -> str:
+def _double(value: tree.Value) -> str:
     match value:
-        case Arithmetic("/", left, right):
+        case tree.Arithmetic("/", left, right):
             return f"try_divide({_double(left)}, {_double(right)})"
-        case Arithmetic(operator, left, right):
+        case tree.Arithmetic(operator, left, right):
             return f"({_double(left)} {operator} {_double(right)})"
-        case Signed("-", operand):
+        case tree.Signed("-", operand):
             return f"(- {_double(operand)})"
-        case Signed(_, operand):
+        case tree.Signed(_, operand):
             return _double(operand)
-        case Number(number):
+        case tree.Number(number):
             return f"{float(number)!r}D" if number >= 0 else f"({float(number)!r}D)"
     return f"CAST({_read(value, EXACT)} AS DOUBLE)"
 
 
 def _exact(number: int | Decimal) -> str:
-    # Spark takes whole numbers as INT, BIGINT or DECIMAL by their size; all of them compare exactly.
+    # Spark reads whole numbers as INT, BIGINT or DECIMAL by their size; all of them compare exactly.
     digits = str(number) if isinstance(number, int) else f"{number:f}BD"
     return digits if number >= 0 else f"({digits})"
 
 
 def _string(text: str) -> str:
     """A string literal that reads the same under every parser setting of Spark."""
-    # A backslash or a doubled quote is read by two rules, `${` starts a variable even inside a literal.
+    # Spark has two rules for a backslash or a doubled quote, and `${` starts a variable even inside a literal.
     if text.isprintable() and not any(letter in text for letter in "'\\$"):
         return f"'{text}'"
     return f"CAST(X'{text.encode().hex().upper()}' AS STRING)"

@@ -1,6 +1,6 @@
-"""What a selector is once parsed: values and conditions over them. No text, no evaluation, no rendering.
+"""A parsed selector: values and conditions over them. No text, no evaluation, no rendering.
 
-Plain classes: as frozen dataclasses this module took 15 ms to import, so it takes 1.4.
+Plain classes, because frozen dataclasses made this module's import take 15 ms instead of 1.4.
 """
 
 from decimal import Decimal
@@ -8,12 +8,12 @@ from typing import Final, final
 
 from headrace.selector.fields import EXACT, FIELDS, TEXT
 
-# What a value is, known without a row. EXACT and TEXT come from fields.py.
+# Kinds of values, known without a row. EXACT and TEXT come from fields.py.
 FLOAT: Final = "a calculated number"
 TRUTH: Final = "TRUE or FALSE"
 HEADER: Final = "a header"
 NOTHING: Final = "NULL"
-# What two values are compared as when they cannot be: the result is unknown.
+# The kind of a comparison whose result is always unknown.
 UNLIKE: Final = "unlike"
 
 
@@ -46,7 +46,7 @@ class Text:
 
 @final
 class Number:
-    """An int wherever the value is whole, so that the common comparison is between two ints."""
+    """A number: an int when it is whole, so that most comparisons are between two ints."""
 
     __slots__ = ("value",)
     __match_args__: Final = ("value",)
@@ -97,7 +97,7 @@ Value = Field | Header | Text | Number | Truth | Null | Signed | Arithmetic
 
 @final
 class Holds:
-    """A header, TRUE, FALSE or NULL where a condition stands."""
+    """A header, TRUE, FALSE or NULL in the place of a condition."""
 
     __slots__ = ("operand",)
     __match_args__: Final = ("operand",)
@@ -190,7 +190,7 @@ Node = Value | Condition
 
 
 def kind_of(value: Value) -> str:
-    """What a value is before any row is seen: only a header's type is open."""
+    """The kind of a value before any row: only a header's type is open."""
     match value:
         case Field(name):
             return FIELDS[name].kind
@@ -209,7 +209,7 @@ def kind_of(value: Value) -> str:
 
 
 def common_kind(left: Value, right: Value) -> str:
-    """What two values are compared as: TEXT, EXACT, FLOAT, TRUTH, or UNLIKE when they never compare."""
+    """The kind in which two values compare: TEXT, EXACT, FLOAT, TRUTH, or UNLIKE if they never do."""
     kinds = {kind_of(left), kind_of(right)}
     if NOTHING in kinds:
         return UNLIKE
@@ -222,5 +222,5 @@ def common_kind(left: Value, right: Value) -> str:
 
 
 def depth_of(value: Value) -> int:
-    """How deep the calculation below this value is nested."""
+    """Nesting depth of the calculation below this value."""
     return value.depth if isinstance(value, Signed | Arithmetic) else 0

@@ -1,4 +1,4 @@
-"""Queues as Spark DataFrames: the data source `headrace`. Imports pyspark, and nothing of the server."""
+"""Queues as Spark DataFrames: the data source `headrace`. Imports pyspark, nothing of the server."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ __all__ = ["HeadraceDataSource", "Work"]
 
 
 def __getattr__(name: str) -> object:
-    """`Work`, imported when it is asked for: the processes that Spark starts to read have no use for it."""
+    """Import `Work` on first use: processes that only read do without it."""
     if name != "Work":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from headrace.spark.work import Work

@@ -1,4 +1,4 @@
-"""Queues of a running broker, read through its bulk endpoints. No files."""
+"""The queues of a running broker, read through its bulk endpoints. No files."""
 
 import http.client
 import time
@@ -10,14 +10,13 @@ import pyarrow as pa
 from headrace.errors import NotFound, Truncated, Unavailable
 from headrace.spark.client import Client
 from headrace.spark.options import ReadOptions
-from headrace.spark.partitioning import check_loss
-from headrace.spark.place import Piece, Place, QueuePartition
+from headrace.spark.place import Piece, Place, QueuePartition, check_loss, rows_per_piece
 
 _LOOK_SECONDS: Final = 0.02
-"""Spark asks every 10 ms for what is new when nothing is; the broker is asked half as often, and the answer is waited
-for: an old one would have a query end before what was published just now."""
+"""Shortest time between two questions to the broker; an idle Spark asks every 10 ms. Questions in between wait: an old
+answer would end a query before the latest messages."""
 _BREAKS: Final = 20
-"""How often the reading of one partition may be cut short and go on."""
+"""The most interruptions while one partition is read."""
 
 
 @final
@@ -64,7 +63,7 @@ class BrokerPlace(Place):
         if start >= stop:
             return []
         per_message = max(1, self._queues[queue][2] // max(1, following - first))
-        rows = max(1, min(most_bytes // per_message, -(-(stop - start) // self._options.min_partitions)))
+        rows = rows_per_piece(stop - start, per_message, most_bytes, self._options)
         return [
             Piece(at, min(stop, at + rows), per_message * (min(stop, at + rows) - at))
             for at in range(start, stop, rows)
@@ -94,7 +93,7 @@ class BrokerPlace(Place):
                 if at >= partition.stop:
                     return
             except (OSError, http.client.HTTPException, pa.ArrowInvalid):
-                self._client.close()  # it was cut short: go on where it ended
+                self._client.close()  # interrupted: go on where it ended
             except Truncated:
                 self._looked = -1.0
                 at = check_loss(partition.gone_is_loss, partition.queue, at, self.bounds(partition.queue)[0])
@@ -108,9 +107,9 @@ class BrokerPlace(Place):
             try:
                 yield from reader
             except GeneratorExit:
-                self._client.close()  # the rest is still to come on this connection
+                self._client.close()  # the connection still has the rest of the answer
                 raise
-            response.read()  # to the very end, so that the connection can be used again
+            response.read()  # to the end, so that the connection can be used again
 
     def _user(self) -> str:
         assert self._options.server is not None

@@ -1,7 +1,7 @@
-"""The broker's bulk endpoints, as a task or the driver calls them: logins, retries, errors. No Spark, no Arrow.
+"""The client of the broker's bulk endpoints: login, retries, errors. No Spark, no Arrow.
 
-Every call may be made again: reading changes nothing, a part that is written twice is kept once, a commit has an id. So
-a broker that restarts is waited for.
+Every call may be repeated: reads change nothing, a repeated part is kept once, a commit has an id. So the client waits
+for a broker that restarts.
 """
 
 import base64
@@ -18,7 +18,7 @@ from headrace.errors import AccessRefused, HeadraceError, NotFound, Refused, Too
 from headrace.spark.options import Server
 
 PATIENCE_SECONDS: Final = 90.0
-"""How long a broker that does not answer is tried again."""
+"""Time of retries while a broker does not answer."""
 TIMEOUT_SECONDS: Final = 120.0
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 3.0
@@ -29,7 +29,7 @@ Query = Mapping[str, str | int] | Sequence[tuple[str, str | int]]
 
 @final
 class Client:
-    """One connection to one broker, opened when it is needed and again when it broke."""
+    """One connection to one broker, opened when it is needed and again after it broke."""
 
     def __init__(self, server: Server, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._server = server
@@ -43,7 +43,7 @@ class Client:
         return f"{scheme}://{self._server.host}:{self._server.port}"
 
     def json(self, method: str, path: str, query: Query, body: object = None) -> dict[str, object]:
-        """Call and read the answer. Raises Refused and its kinds, and Unavailable when the broker cannot be reached."""
+        """Call with JSON and return the JSON answer. Raises Refused and its kinds, and Unavailable."""
         raw = None if body is None else json.dumps(body).encode()
         answer = json.loads(self.send(method, path, query, raw))
         if not isinstance(answer, dict):
@@ -51,11 +51,11 @@ class Client:
         return answer
 
     def send(self, method: str, path: str, query: Query, body: bytes | None = None) -> bytes:
-        """The same with bytes for bytes."""
+        """Call with bytes and return the bytes of the answer."""
         return self._patiently(lambda: self._exchange(method, path, query, body).read())
 
     def open(self, path: str, query: Query) -> http.client.HTTPResponse:
-        """An answer to be read bit by bit; a connection that breaks meanwhile is the reader's to deal with."""
+        """Return an answer that the caller reads in parts. The caller handles a connection that breaks meanwhile."""
         return self._patiently(lambda: self._exchange("GET", path, query, None))
 
     def close(self) -> None:
@@ -98,8 +98,8 @@ class Client:
 
     def _problem(self, status: int, body: bytes) -> Exception:
         try:
-            said = json.loads(body)
-            error, reason = str(said["error"]), str(said["reason"])
+            answer = json.loads(body)
+            error, reason = str(answer["error"]), str(answer["reason"])
         except (ValueError, KeyError, TypeError):
             error, reason = "", body[:200].decode(errors="replace")
         text = f"{reason} (the broker at {self})"
@@ -114,4 +114,4 @@ class Client:
 
 
 class _Busy(Exception):
-    """The broker asks to be asked again later."""
+    """The broker asks for a retry later."""

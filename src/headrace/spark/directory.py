@@ -1,4 +1,4 @@
-"""A data directory read by the tasks themselves, whether or not a broker has it open. No network."""
+"""A data directory that tasks read themselves, whether or not a broker has it open. No network."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,76 +6,57 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from headrace.errors import Corrupt, NotFound, Truncated, Unavailable
+from headrace.errors import Corrupt, NotFound, Unavailable
 from headrace.spark.options import ReadOptions
-from headrace.spark.partitioning import check_loss
-from headrace.spark.place import Piece, Place, QueuePartition
-from headrace.storage.local.follower import Follower, Span, SpanReader
+from headrace.spark.place import Piece, QueuePartition, StoredPlace, check_loss
+from headrace.storage.local.follower import Follower, SpanReader
+from headrace.storage.local.stored import Span
 
 _ATTEMPTS: Final = 5
-_HOST_SEPARATOR: Final = "\0"
 
 
 @final
-class Directory(Place):
-    """One data directory, seen from outside."""
+class Directory(StoredPlace):
+    """One data directory, read from outside."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        super().__init__(options)
         self._follower: Follower | None = None
-        self._prefix = "" if options.vhost == "/" else options.vhost + _HOST_SEPARATOR
 
     def __str__(self) -> str:
         return f"the data directory {self._options.directory}"
 
     def refresh(self) -> None:
-        self._seen().refresh()
+        self._opened().refresh()
 
-    def names(self) -> list[str]:
-        prefix = self._prefix
-        names = [name[len(prefix) :] for name in self._seen().names() if name.startswith(prefix)]
-        return [name for name in names if _HOST_SEPARATOR not in name]
+    def _logs(self) -> list[str]:
+        return list(self._opened().names())
 
     def bounds(self, queue: str) -> tuple[int, int]:
-        return self._seen().bounds(self._prefix + queue)
+        return self._opened().bounds(self._prefix + queue)
 
     def find(self, queue: str, timestamp_us: int) -> int:
-        return self._seen().find(self._prefix + queue, timestamp_us)
+        return self._opened().find(self._prefix + queue, timestamp_us)
 
     def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
-        log_id = self._seen().log_id(self._prefix + queue)
+        log_id = self._opened().log_id(self._prefix + queue)
         return [
             Piece(span[4], span[5], span[3] - span[2], (log_id, span))
-            for span in self._seen().spans(self._prefix + queue, start, stop)
+            for span in self._opened().spans(self._prefix + queue, start, stop)
         ]
 
     def close(self) -> None:
         if self._follower is not None:
             self._follower.close()
 
-    def _seen(self) -> Follower:
-        """The directory as it is now. A task that finds everything where it was planned to be never looks."""
+    def _opened(self) -> Follower:
+        """Return the view of the directory. A task opens it only when messages have moved since the plan."""
         if self._follower is None:
             self._follower = Follower(Path(self._options.directory))
         return self._follower
 
-    def report(self, positions: dict[str, int]) -> None:
-        raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
-
-    def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
-        from headrace.spark.properties import read_properties
-        from headrace.storage.frame import Frame
-
-        names = list(partition.schema.names)
-        frame = Frame(partition.queue, names, read_properties)
-        stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
-        for found in self._batches(partition, stored):
-            batch = partition.filters.rows(found)
-            if batch.num_rows:
-                yield pa.RecordBatch.from_arrays(frame.of(batch).columns, schema=partition.schema)
-
     def _batches(self, partition: QueuePartition, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Every message of the partition exactly once, wherever it has moved since the partition was made."""
+        """Find messages again that have moved since the plan."""
         pieces = list(partition.pieces)
         at, stop = partition.start, partition.stop
         for attempt in range(_ATTEMPTS):
@@ -96,9 +77,9 @@ class Directory(Place):
         raise Unavailable(f"{self} changes faster than queue {partition.queue!r} can be read; try again")
 
     def _look_again(self, partition: QueuePartition, pieces: list[Piece], at: int) -> tuple[int, list[Piece]]:
-        """Where to read on, and where that is now. Raises Truncated."""
+        """Return the offset to read on at, and the pieces from there. Raises Truncated."""
         queue = partition.queue
-        self._seen().refresh()
+        self._opened().refresh()
         try:
             first, following = self.bounds(queue)
             again = self.pieces(queue, at, partition.stop, 0)
@@ -106,16 +87,14 @@ class Directory(Place):
             first, following, again = 0, 0, []
         known = {piece.proof[0] for piece in (*pieces, *again)}
         if len(known) > 1 or following < partition.stop:
-            what = f"queue {queue!r} was deleted while offsets {at} to {partition.stop} of it were read"
-            if self._options.fail_on_data_loss:
-                raise Truncated(f"{what}; option failOnDataLoss=false reads on without them")
+            self.check_deleted(partition, at)
             return partition.stop, []
         at = check_loss(partition.gone_is_loss, queue, at, first)
         return at, [piece for piece in again if piece.stop > at]
 
 
 def _read_pieces(pieces: list[Piece], names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    from headrace.storage.local.block_arrow import span_batches
+    from headrace.storage.local.arrow import span_batches
 
     reader: SpanReader | None = None
     try:

@@ -1,4 +1,4 @@
-"""Filters that Spark pushes down: which ranges they leave to be read, and which rows of what was read. No I/O."""
+"""Filters that Spark pushes down: bounds of the read, and a test of the rows. No I/O."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ _NEVER_NULL: Final = frozenset({"queue", "offset", "timestamp", "topic", "routin
 
 @dataclass(frozen=True)
 class Filters:
-    """What rows must be like: bounds are inclusive; None stands for any topic or queue."""
+    """Conditions of rows. Bounds are inclusive; None stands for any topic or queue."""
 
     min_offset: int = 0
     max_offset: int = _LARGEST
@@ -36,7 +36,7 @@ class Filters:
     prefixes: tuple[str, ...] = ()
     queues: frozenset[str] | None = None
     ranges: tuple[tuple[int, int], ...] = ()
-    """Where there are some, only offsets within them pass; in order, the second one behind the last."""
+    """Ranges of offsets that pass, in order, each with the offset behind its last; () for all."""
 
     @property
     def needs_time(self) -> bool:
@@ -48,17 +48,17 @@ class Filters:
 
     @property
     def columns(self) -> list[str]:
-        """The stored columns that are looked at."""
+        """The stored columns that the conditions read."""
         return ["timestamp"] * self.needs_time + ["topic"] * self.needs_topic + ["offset"] * bool(self.ranges)
 
     def admits_queue(self, queue: str) -> bool:
         return self.queues is None or queue in self.queues
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of stored columns that pass; their offsets are within the bounds already."""
+        """Return the rows of stored columns that pass; their offsets are within the bounds already."""
         if not self.columns:
             return batch
-        import pyarrow.compute as pc  # slow to import, and streams have no filters
+        import pyarrow.compute as pc  # slow to import, and streams do without
 
         masks: list[pa.Array] = []
         if self.ranges:
@@ -79,7 +79,7 @@ class Filters:
 
 
 def take(filters: Sequence[Filter]) -> tuple[Filters, list[Filter]]:
-    """What can be done about these filters here, and those that Spark has to apply itself."""
+    """Return the filters that the source applies, and those that Spark has to apply."""
     taken = Filters()
     left: list[Filter] = []
     for each in filters:
@@ -120,7 +120,7 @@ def _add_topic(taken: Filters, each: Filter) -> Filters | None:
 
 
 def _texts(each: Filter) -> frozenset[str] | None:
-    """The texts of which one has to be equal."""
+    """Return the texts of an equality or an IN; None for other filters."""
     values = each.value if isinstance(each, In) else [each.value] if isinstance(each, EqualTo) else None
     if values is None or not all(isinstance(value, str) for value in values):
         return None

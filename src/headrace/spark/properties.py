@@ -1,14 +1,14 @@
-"""The content type and the headers in stored properties of all protocols, for reading without a broker.
+"""The content type and the headers of stored properties of all protocols, for reads without a broker.
 
-A message keeps its properties as its publisher's protocol sent them; the protocols have the codecs that know all of
-them both ways. An executor must not load the server for two fields, so these are read here, and a property test holds
-each reader against the protocol's own codec. What cannot be read says nothing, as for a selector.
+A message keeps its properties as its publisher's protocol sent them, and the protocols have the codecs for all of them.
+An executor must not load the server for two fields, so this module reads them; a property test compares each reader
+with the protocol's codec. Unreadable properties have no content type and no headers, as for a selector.
 
-A byte that says how the body is written, where its highest bit is set four bytes for the size of what follows, and then
-the sections before the body: annotations named `x-...` and application properties are the headers.
+AMQP 1.0: a byte for the encoding of the body; if its highest bit is set, four bytes with the size of the rest; then the
+sections before the body. Annotations named `x-...` and application properties are the headers.
 
-A list is one property after the other: an identifier (one byte), then its value, whose form the identifier decides.
-Texts and binary data have their length (u16, big-endian) before them; a user property is two texts.
+MQTT 5: one property after the other, each an identifier (one byte) and a value whose form depends on the identifier.
+Texts and binary data begin with their length (u16, big-endian); a user property is two texts.
 """
 
 import json
@@ -25,13 +25,13 @@ from headrace.selector.fields import header_text
 _MQTT5_CONTENT_TYPE: Final = 0x03
 _USER_PROPERTY: Final = 0x26
 _SIZES: Final = {0x01: 1, 0x02: 4, 0x23: 2}
-"""Payload format, message expiry, topic alias: how many bytes each has."""
+"""Sizes in bytes of payload format, message expiry and topic alias."""
 _BINARIES: Final = (0x08, 0x09)
 """Response topic and correlation data."""
 
 
 def read_mqtt5(raw: bytes) -> tuple[str, dict[str, object]]:
-    """Of a name that is there several times, the last value counts. Raises ValueError and IndexError for no list."""
+    """Read a list of properties; the last value of a name wins. Raises ValueError, IndexError."""
     content_type = ""
     headers: dict[str, object] = {}
     at = 0
@@ -58,7 +58,7 @@ def _text(raw: bytes, at: int) -> tuple[str, int]:
 
 
 def _end(raw: bytes, at: int) -> int:
-    """Where what has its length before it ends."""
+    """Return the end of a value that begins with its length."""
     end = at + 2 + int.from_bytes(raw[at : at + 2])
     if end > len(raw):
         raise ValueError("the list ends in the middle of a property")
@@ -71,7 +71,7 @@ _PROPERTIES: Final = 0x73
 _APPLICATION: Final = 0x74
 _AMQP10_CONTENT_TYPE: Final = 6
 _JMS_NAMES: Final = {1: "JMSXUserID", 10: "JMSXGroupID", 11: "JMSXGroupSeq"}
-"""Properties that JMS has among those of the application, by their place."""
+"""Properties that JMS has among the application's, by position."""
 _NAMES: Final = {
     "amqp:message-annotations:map": _ANNOTATIONS,
     "amqp:properties:list": _PROPERTIES,
@@ -79,7 +79,7 @@ _NAMES: Final = {
 }
 _NOT_HEADERS: Final = ("x-basic-type", "x-basic-app-id")
 _MAX_DEPTH: Final = 64
-_LAST_MS: Final = 253402300799999  # what a datetime of the broker holds, and so has no text
+_LAST_MS: Final = 253402300799999  # times up to here are datetimes in the broker, which have no text
 _FIRST_MS: Final = -62135596800000
 
 _CONSTANTS: Final[dict[int, object]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
@@ -105,7 +105,7 @@ _DECIMALS: Final = {0x74: (8, 101, 7), 0x84: (10, 398, 16), 0x94: (14, 6176, 34)
 
 
 def read_amqp10(raw: bytes) -> tuple[str, dict[str, object]]:
-    """Raises ValueError, IndexError or struct.error when the bytes are not such properties."""
+    """Read the sections before the body. Raises ValueError, IndexError, struct.error."""
     head = raw[1:]
     if raw[0] & _HAS_FOOTER:
         head = raw[5 : 5 + int.from_bytes(raw[1:5])]
@@ -137,19 +137,19 @@ def read_amqp10(raw: bytes) -> tuple[str, dict[str, object]]:
 
 
 def _plain(value: object) -> object:
-    """A user's name is bytes."""
+    """Return the text of a user's name, which is bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _pairs(raw: bytes, at: int) -> tuple[dict[str, object], int]:
-    """The entries of a map whose names are texts."""
+    """Read the entries of a map whose names are texts."""
     items, at = _items(raw, at)
     pairs = zip(items[::2], items[1::2], strict=True)
     return {name: value for name, value in pairs if isinstance(name, str)}, at
 
 
 def _items(raw: bytes, at: int) -> tuple[list[object], int]:
-    """The items of a list or a map."""
+    """Read the items of a list or a map."""
     code = raw[at]
     if code == 0x45:
         return [], at + 1
@@ -170,7 +170,7 @@ def _items(raw: bytes, at: int) -> tuple[list[object], int]:
 
 
 def _value(raw: bytes, at: int, depth: int = _MAX_DEPTH) -> tuple[object, int]:
-    """A value and where it ends; None for what has no text."""
+    """Read a value and its end; None for values without a text."""
     code = raw[at]
     at += 1
     if code == 0 and depth:
@@ -238,12 +238,12 @@ def _decimal(code: int, piece: bytes) -> Decimal:
     return Decimal((sign, tuple([int(digit) for digit in str(number)]), exponent - bias))
 
 
-Said = tuple[str | None, dict[str, str] | None]
-_NOTHING: Final[Said] = (None, None)
+ReadProperties = tuple[str | None, dict[str, str] | None]
+_NOTHING: Final[ReadProperties] = (None, None)
 
 
-def read_properties(encoding: int, raw: bytes) -> Said:
-    """The content type and the headers; None for what the properties do not say."""
+def read_properties(encoding: int, raw: bytes) -> ReadProperties:
+    """Return the content type and the headers, each None if absent."""
     reader = _READERS.get(encoding)
     if reader is None or not raw:
         return _NOTHING
@@ -268,7 +268,7 @@ def _read_native(raw: bytes) -> tuple[str, dict[str, object]]:
 
 
 def _untagged(value: object) -> object:
-    """What JSON cannot hold is an object with one member whose name says what it is; tables have no text."""
+    """Return the value of a tagged object: JSON cannot hold bytes, decimals and some floats. Tables have no text."""
     if not isinstance(value, dict) or len(value) != 1:
         return value
     ((tag, content),) = value.items()
@@ -312,7 +312,7 @@ def _read_amqp091(raw: bytes) -> tuple[str, dict[str, object]]:
 
 
 def _field(raw: bytes, at: int) -> tuple[object, int]:
-    """A field's value and where it ends; None for what has no text."""
+    """Read a field's value and its end; None for values without a text."""
     tag = raw[at]
     at += 1
     number = _NUMBERS.get(tag)

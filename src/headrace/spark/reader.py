@@ -1,4 +1,4 @@
-"""Reading queues as a batch: from where to where is settled when the query is planned. stream.py goes on from there."""
+"""Reading queues as a batch, whose bounds are fixed when Spark plans the query. Streams are in stream.py."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import final
@@ -7,26 +7,21 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from headrace.spark.columns import arrow_schema
 from headrace.spark.filters import Filters, take
 from headrace.spark.options import ReadOptions
-from headrace.spark.partitioning import check_loss, grouped
-from headrace.spark.place import Piece, Place, QueuePartition, open_place, read_partition
-
-Range = tuple[str, list[Piece], bool]
-"""What is read of one queue, and whether it is a loss when some of it is gone by then."""
+from headrace.spark.place import Place, Range, arrow_schema, check_loss, make_partitions, open_place, read_partition
 
 
 @final
 class BatchReader(DataSourceReader):
-    """One read of one or several queues. Crosses to the executors, so it holds no open place."""
+    """One read of one or several queues. Spark pickles it to the executors, so it holds no open place."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = arrow_schema(schema)
         self._filters = Filters()
-        # Spark refuses a source with a pushFilters of its own unless spark.sql.python.filterPushdown.enabled is set,
-        # and calls it when it is set. This one is taken for the inherited one, so that reading works either way.
+        # Spark refuses a source with its own pushFilters unless spark.sql.python.filterPushdown.enabled is set.
+        # Spark takes this attribute for the inherited method, so reading works with either setting.
         self.pushFilters = _Pushed(self._push)  # type: ignore[method-assign]
 
     def _push(self, filters: Sequence[Filter]) -> list[Filter]:
@@ -64,7 +59,7 @@ class BatchReader(DataSourceReader):
 
 
 class _Pushed:
-    """A method that Spark takes for DataSourceReader.pushFilters."""
+    """A callable that looks like DataSourceReader.pushFilters to Spark."""
 
     def __init__(self, push: Callable[[Sequence[Filter]], list[Filter]]) -> None:
         self.__func__ = DataSourceReader.pushFilters
@@ -72,20 +67,3 @@ class _Pushed:
 
     def __call__(self, filters: Sequence[Filter]) -> list[Filter]:
         return self._push(filters)
-
-
-def make_partitions(
-    ranges: Sequence[Range], options: ReadOptions, filters: Filters, schema: pa.Schema
-) -> list[QueuePartition]:
-    """Partitions of whole blocks: none larger than the options say, and at least as many as they ask for."""
-    total = max(1, sum(piece.size_bytes for _, pieces, _ in ranges for piece in pieces))
-    return [
-        QueuePartition(queue, group[0].start, group[-1].stop, group, filters, schema, is_loss)
-        for queue, pieces, is_loss in ranges
-        for group in grouped(pieces, options.partition_bytes, _share(options.min_partitions, pieces, total))
-    ]
-
-
-def _share(least: int, pieces: Sequence[Piece], total_bytes: int) -> int:
-    """How many of so many partitions a queue gets, by its size."""
-    return -(-least * sum(piece.size_bytes for piece in pieces) // total_bytes)

@@ -1,6 +1,6 @@
-"""The data source `headrace`: what Spark asks for first. Reading and writing are in the other files.
+"""The data source `headrace`: the entry for Spark. Reading and writing are in the other files.
 
-Spark starts a Python of its own for every stream, so each use imports what it needs and no more.
+Spark starts a Python of its own for every stream, so each method imports only its own modules.
 """
 
 from typing import final
@@ -15,8 +15,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.errors import Refused
-from headrace.spark.columns import read_schema
 from headrace.spark.options import read_options, write_options
+from headrace.spark.place import read_schema
 
 
 @final
@@ -43,10 +43,10 @@ class HeadraceDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = read_options(self.options)
         if options.is_work:
-            from headrace.spark.work_stream import WorkStreamReader
+            from headrace.spark.work import WorkStreamReader
 
             return WorkStreamReader(options, schema)
-        from headrace.spark.prefetch import stream_reader
+        from headrace.spark.stream import stream_reader
 
         return stream_reader(options, schema)
 

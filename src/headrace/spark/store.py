@@ -1,22 +1,19 @@
-"""An object store read by the tasks themselves, whether or not a broker has it open. No broker is asked.
+"""An object store that tasks read themselves, whether or not a broker has it open. No broker.
 
-What is in the store's tables when a query is planned is kept there by a checkpoint of the driver, and read from that
-moment's tables, whatever the broker removes meanwhile. What is younger is read from what there is now.
+The driver makes a checkpoint when it plans a query. Tasks read the tables of the checkpoint, whatever the broker
+removes meanwhile. They read younger messages from the current tables.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, final
 
 import pyarrow as pa
 
 from headrace.clock import SystemClock
-from headrace.errors import Corrupt, Truncated, Unavailable
+from headrace.errors import Corrupt, Unavailable
 from headrace.spark.options import ReadOptions
-from headrace.spark.partitioning import check_loss
-from headrace.spark.place import Piece, Place, QueuePartition
-from headrace.spark.properties import read_properties
-from headrace.storage.frame import Frame
+from headrace.spark.place import Piece, QueuePartition, StoredPlace, check_loss, rows_per_piece
 from headrace.storage.objects.columns import ColumnReader
 from headrace.storage.objects.follower import StoreFollower
 from headrace.storage.objects.location import Location
@@ -24,34 +21,32 @@ from headrace.storage.objects.view import View
 
 _TIMEOUT_MS: Final = 30_000
 _LOOK_SECONDS: Final = 0.1
-"""Spark asks every 10 ms for what is new when nothing is; stores charge for every look."""
+"""Shortest time between two reads of the catalog; an idle Spark asks every 10 ms, and stores charge for each."""
 _CHECKPOINT: Final = "headrace-spark"
 _LIFETIME_MS: Final = 3_600_000
-"""For how long a query finds what it was planned to read."""
+"""Lifetime of a checkpoint, and so of a query's plan."""
 _FRESH_MS: Final = 300_000
-"""Queries that are planned within this time share a checkpoint."""
+"""Age up to which queries share a checkpoint."""
 _ATTEMPTS: Final = 5
-_HOST_SEPARATOR: Final = "\0"
 
 
 @final
-class Store(Place):
-    """One replication group of a store, seen from outside."""
+class Store(StoredPlace):
+    """One replication group of a store, read from outside."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        super().__init__(options)
         self._url = options.store or f"file://{options.directory}"
         self._location = Location(self._url, create=False)
         self._group = options.replication_group
         self._clock = SystemClock()
-        self._prefix = "" if options.vhost == "/" else options.vhost + _HOST_SEPARATOR
         self._follower: StoreFollower | None = None
         self._looked = -1.0
         self._views: dict[str, View] = {}
         self._checkpoint = ""
         self._checkpointed_us = 0
         self._tables: dict[str, tuple[int, int]] = {}
-        """By log, its id and how far its messages are in the checkpoint's tables."""
+        """The id of each log, and the offset behind its last message in the checkpoint."""
 
     def __str__(self) -> str:
         return f"the store {self._url}"
@@ -60,31 +55,29 @@ class Store(Place):
 
     def refresh(self) -> None:
         if self._follower is None:
-            self._seen()
+            self._opened()
             return
         time.sleep(max(0.0, self._looked + _LOOK_SECONDS - time.monotonic()))
         self._follower.refresh()
         self._looked = time.monotonic()
 
-    def names(self) -> list[str]:
-        prefix = self._prefix
-        names = [name[len(prefix) :] for name in self._seen().names() if name.startswith(prefix)]
-        return [name for name in names if _HOST_SEPARATOR not in name]
+    def _logs(self) -> list[str]:
+        return list(self._opened().names())
 
     def bounds(self, queue: str) -> tuple[int, int]:
-        _, state = self._seen().log(self._prefix + queue)
+        _, state = self._opened().log(self._prefix + queue)
         return state.first_offset, state.next_offset
 
     def find(self, queue: str, timestamp_us: int) -> int:
-        return self._seen().find(self._prefix + queue, timestamp_us)
+        return self._opened().find(self._prefix + queue, timestamp_us)
 
     def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
-        log_id, state = self._seen().log(self._prefix + queue)
+        log_id, state = self._opened().log(self._prefix + queue)
         start, stop = max(start, state.first_offset), min(stop, state.next_offset)
         if start >= stop:
             return []
         per_message = max(1, state.size_bytes // max(1, state.next_offset - state.first_offset))
-        rows = max(1, min(most_bytes // per_message, -(-(stop - start) // self._options.min_partitions)))
+        rows = rows_per_piece(stop - start, per_message, most_bytes, self._options)
         kept = self._kept(log_id, self._prefix + queue)
         found: list[Piece] = []
         while start < stop:
@@ -101,20 +94,17 @@ class Store(Place):
             view.close()
         self._views.clear()
 
-    def report(self, positions: dict[str, int]) -> None:
-        raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
-
-    def _seen(self) -> StoreFollower:
+    def _opened(self) -> StoreFollower:
         if self._follower is None:
             self._follower = StoreFollower(self._location, self._group, _TIMEOUT_MS, self._clock)
             self._looked = time.monotonic()
         return self._follower
 
     def _kept(self, log_id: int, name: str) -> int:
-        """Up to which offset the checkpoint has the messages of a log."""
+        """Return the offset behind a log's last message in the checkpoint."""
         now_us = self._clock.now_us()
         if now_us - self._checkpointed_us > _FRESH_MS * 1000:
-            self._checkpoint = self._seen().checkpoint(_CHECKPOINT, _LIFETIME_MS, _FRESH_MS)
+            self._checkpoint = self._opened().checkpoint(_CHECKPOINT, _LIFETIME_MS, _FRESH_MS)
             self._checkpointed_us = now_us
             view = View(self._location, self._group, _TIMEOUT_MS, self._clock, self._checkpoint)
             try:
@@ -126,17 +116,12 @@ class Store(Place):
 
     # -- on executors ------------------------------------------------------------------------------------------------
 
-    def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
-        frame = Frame(partition.queue, list(partition.schema.names), read_properties)
-        stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
+    def _batches(self, partition: QueuePartition, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for piece in partition.pieces:
-            for batch in self._batches(partition, piece, stored):
-                rows = partition.filters.rows(batch)
-                if rows.num_rows:
-                    yield pa.RecordBatch.from_arrays(frame.of(rows).columns, schema=partition.schema)
+            yield from self._read_piece(partition, piece, list(names))
 
-    def _batches(self, partition: QueuePartition, piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """Every message of a piece exactly once, as far as it is still there."""
+    def _read_piece(self, partition: QueuePartition, piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield every remaining message of a piece exactly once."""
         log_id, checkpoint = piece.proof
         assert isinstance(log_id, int)
         at = piece.start
@@ -149,13 +134,13 @@ class Store(Place):
                     at += batch.num_rows
                 break
             except (Unavailable, Corrupt):
-                # Tables that were replaced, or messages that were removed, while they were read: look again.
+                # The broker replaced tables or removed messages meanwhile: look again.
                 if attempt == _ATTEMPTS - 1:
                     raise
                 self._forget(kept)
 
     def _view(self, checkpoint: str) -> tuple[View, str]:
-        """What the checkpoint kept, or all there is now where it is gone; and which of the two it is."""
+        """Return the view of the checkpoint and its id; the current view and "" where the checkpoint is gone."""
         if checkpoint not in self._views:
             try:
                 view = View(self._location, self._group, _TIMEOUT_MS, self._clock, checkpoint)
@@ -172,11 +157,9 @@ class Store(Place):
             view.close()
 
     def _first(self, partition: QueuePartition, view: View, log_id: int, at: int) -> int:
-        """Where to read on in what there is now. Raises Truncated."""
+        """Return the offset to read on at in the current view. Raises Truncated."""
         found = view.logs().get(self._prefix + partition.queue)
         if found is None or found[0] != log_id:
-            what = f"queue {partition.queue!r} was deleted while offsets {at} to {partition.stop} of it were read"
-            if self._options.fail_on_data_loss:
-                raise Truncated(f"{what}; option failOnDataLoss=false reads on without them")
+            self.check_deleted(partition, at)
             return partition.stop
         return check_loss(partition.gone_is_loss, partition.queue, at, found[1].first_offset)

@@ -1,9 +1,17 @@
-"""Reading queues as a stream: offsets of the query are offsets of the logs, one per queue. Batches are log.py's."""
+"""Reading queues as a stream; the offsets of the query are the offsets of the logs, one per queue. Batches: reader.py.
+
+A task that reads a few rows spends its time on the way to a Python process and back. So the driver reads small batches
+itself while it plans them, and Spark passes the rows on with the plan. Spark offers that only to wrappers of simple
+readers, so the prefetching reader is one. Spark does not ask such readers for the latest offset, which matters where a
+trigger takes less than there is: streams with such limits are read by tasks alone.
+"""
 
 from collections.abc import Iterator, Sequence
+from typing import Final, final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -13,20 +21,32 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.errors import NotFound, Truncated
-from headrace.spark.columns import arrow_schema
+from headrace.errors import HeadraceError, NotFound, Truncated
 from headrace.spark.filters import Filters
 from headrace.spark.options import ReadOptions
-from headrace.spark.partitioning import check_loss, within_bytes, within_rows
-from headrace.spark.place import Place, open_place, read_partition
-from headrace.spark.reader import Range, make_partitions
+from headrace.spark.place import (
+    Place,
+    QueuePartition,
+    Range,
+    arrow_schema,
+    check_loss,
+    make_partitions,
+    open_place,
+    read_partition,
+    within_bytes,
+    within_rows,
+)
 
+PREFETCH_BYTES: Final = 64 << 10
+"""The most bytes of rows that go with the plan."""
+_PIECES_BYTES: Final = 512 << 10
+"""The most stored bytes that the driver reads for a prefetch: a row may share a block with many others."""
 Offsets = dict[str, int]
-"""By queue, the offset of the next message. Spark compares them as text, so the queues are always in order."""
+"""The offset of the next message, by queue. Spark compares offsets as text, so the queues are sorted."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream over one or several queues, in the process that Spark keeps for it on the driver."""
+    """One stream over one or several queues, in a process of its own on the driver."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -36,7 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reported: Offsets = {}
 
     def __getstate__(self) -> dict[str, object]:
-        """What crosses to the executors: no open place, no progress."""
+        """Return the state for executors: no open place, no progress."""
         return {**self.__dict__, "_place": None, "_target": None, "_reported": {}}
 
     # -- on the driver -----------------------------------------------------------------------------------------------
@@ -59,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ends(self._opened(), is_new=False)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        """How far the next batch goes. Everything below `start` is in batches that are done."""
+        """Return the end of the next batch. Batches up to `start` are done."""
         place = self._opened()
         self._report(place, start)
         ends = self._target if self._target is not None else self._ends(place)
@@ -82,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 place.refresh()
                 first, following = place.bounds(queue)
             begin = start.get(queue, first)
-            if begin > stop:  # the queue was deleted and declared again, and that is to be lived with
+            if begin > stop:  # the queue was deleted and declared again, and the options allow that
                 begin = first
             is_loss = self._options.fail_on_data_loss and queue in start
             begin = check_loss(is_loss, queue, begin, first)
@@ -90,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return make_partitions(ranges, self._options, Filters(), self._schema)
 
     def commit(self, end: Offsets) -> None:
-        """A batch is done; said one batch late, so `latestOffset` reports too."""
+        """Report a batch that is done. Spark calls this one batch late, so `latestOffset` reports too."""
         self._report(self._opened(), end)
 
     # -- on executors ------------------------------------------------------------------------------------------------
@@ -111,18 +131,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(check_loss(self._options.fail_on_data_loss, queue, offset, first), following)
 
     def _ends(self, place: Place, is_new: bool = True) -> Offsets:
-        """Where the queues end now, or ended when that was last asked."""
+        """Return the ends of the queues, now or at the last refresh."""
         if is_new:
             place.refresh()
         try:
             queues = place.matching(self._options.queues)
-        except NotFound:  # one was deleted: whether that matters is seen when its offset is looked at
+        except NotFound:  # one was deleted; `_checked` decides whether that matters
             known = set(place.names())
             queues = [queue for queue in self._options.queues if queue in known]
         return {queue: place.bounds(queue)[1] for queue in queues}
 
     def _checked(self, queue: str, reached: int, end: int | None) -> int:
-        """How far to read a queue that was read up to `reached` and ends at `end` now; None when it is gone."""
+        """Return the end of a queue that was read up to `reached`; `end` is None when the queue is gone."""
         if end is not None and end >= reached:
             return end
         if self._options.fail_on_data_loss:
@@ -149,3 +169,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.consumer_group and positions != self._reported:
             place.report(positions)
             self._reported = dict(positions)
+
+
+@final
+class PrefetchingReader(StreamReader, _SimpleStreamReaderWrapper):
+    """A stream that reads a batch on the driver where it is one small range, and leaves all others to tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        StreamReader.__init__(self, options, schema)
+        self._fetched: list[pa.RecordBatch] | None = None
+
+    @property
+    def simple_reader(self) -> StreamReader:  # type: ignore[override]
+        """The reader that Spark asks for the features of the stream."""
+        return self
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        planned = super().partitions(start, end)
+        self._fetched = self._fetch(planned[0]) if len(planned) == 1 else None
+        return planned
+
+    def getCache(self, start: Offsets, end: Offsets) -> Iterator[pa.RecordBatch] | None:  # noqa: N802
+        """Return the rows of the last plan; None leaves them to the tasks."""
+        fetched, self._fetched = self._fetched, None
+        return None if fetched is None else iter(fetched)
+
+    def _fetch(self, partition: InputPartition) -> list[pa.RecordBatch] | None:
+        """Return the rows of a partition; None when they are many or cannot be read, so that a task reads them."""
+        assert isinstance(partition, QueuePartition)
+        if sum(piece.size_bytes for piece in partition.pieces) > _PIECES_BYTES:
+            return None
+        fetched: list[pa.RecordBatch] = []
+        size = 0
+        try:
+            for batch in self._opened().read(partition):
+                size += batch.nbytes
+                if size > PREFETCH_BYTES:
+                    return None
+                fetched.append(batch)
+        except (HeadraceError, OSError, pa.ArrowException):
+            return None
+        return fetched
+
+
+def stream_reader(options: ReadOptions, schema: StructType) -> StreamReader:
+    """Return the reader that fits the options."""
+    is_limited = options.trigger_offsets or options.trigger_bytes
+    return StreamReader(options, schema) if is_limited else PrefetchingReader(options, schema)

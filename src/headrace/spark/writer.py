@@ -1,11 +1,11 @@
-"""Writing to queues, exchanges and topics: tasks stage parts, the driver commits all of them at once, and only once.
+"""Writing to queues, exchanges and topics: tasks stage parts, and the driver commits all of them once.
 
-A streaming query writes under its own id, batch number by batch number, so a batch that comes again is stored once,
-whatever was killed in between. A batch write has an id of its own, or the one it is given.
+A streaming query writes under its own id with the number of each batch, so a repeated batch is stored once, whatever
+was killed in between. A batch write has an id of its own, or the one in its options.
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from headrace.errors import HeadraceError, Refused
 from headrace.spark.client import Client
-from headrace.spark.options import WriteOptions
+from headrace.spark.options import Server, WriteOptions
 
 PART_BYTES: Final = 8 << 20
 _ABORT_PATIENCE_SECONDS: Final = 5.0
@@ -25,9 +25,59 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
+@final
+class Transaction:
+    """A bulk transaction of the broker: parts that are staged, then become visible together in one commit.
+
+    `attempt` tells the parts of one job from those of another job with the same id.
+    """
+
+    def __init__(self, server: Server, id_: str, attempt: str = "") -> None:
+        self._server = server
+        self._path = f"/bulk/transactions/{id_}"
+        self._attempt = attempt
+        self._client = Client(server)
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def stage(self, part: str, target: Mapping[str, str], batches: Sequence[pa.RecordBatch]) -> str:
+        """Stage batches of one schema as a part; return its name. Raises Refused when the attempt is over."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        body = bytes(memoryview(sink.getvalue()))
+        self._client.send("PUT", f"{self._path}/parts/{part}", {**target, "attempt": self._attempt}, body)
+        return part
+
+    def commit(self, parts: Sequence[str], sequence: int | None, **more: object) -> None:
+        """Commit these parts. A sequence that is committed already changes nothing. Raises TooLarge."""
+        body = {"parts": parts, "attempt": self._attempt, **more}
+        if sequence is not None:
+            body["sequence"] = sequence
+        self._client.json("POST", f"{self._path}/commit", {}, body)
+
+    def discard(self) -> None:
+        """Drop the staged parts of this attempt."""
+        self._client.json("DELETE", self._path, {"attempt": self._attempt})
+
+    def abort(self) -> None:
+        """Try for a few seconds to discard; the broker drops abandoned parts later anyway."""
+        self._client.close()
+        self._client = Client(self._server, _ABORT_PATIENCE_SECONDS)
+        try:
+            self.discard()
+        except HeadraceError:
+            return
+
+
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task wrote: the names of its parts, under which transaction."""
+    """The parts of one task, and their transaction."""
 
     transaction: str
     parts: tuple[str, ...]
@@ -35,7 +85,7 @@ class Staged(WriterCommitMessage):
 
 
 def check_schema(schema: StructType) -> None:
-    """Raises Refused when rows of this schema are no messages."""
+    """Check that rows of this schema are messages. Raises Refused."""
     names = schema.fieldNames()
     if "payload" not in names:
         raise Refused(
@@ -52,33 +102,29 @@ def check_schema(schema: StructType) -> None:
 def _write(
     options: WriteOptions, transaction: str, label: str, batches: Iterator[pa.RecordBatch], attempt: str = ""
 ) -> Staged:
-    """Stage the rows of a task in parts of moderate size. Raises Refused when the attempt at the job is over."""
-    query = {**_target(options), "attempt": attempt}
-    client = Client(options.server)
-    # Nothing else ever writes under this name: not another attempt, not an executor that was given up.
+    """Stage the rows of a task in parts of moderate size. Raises Refused when the attempt is over."""
+    # The name is unique: no other attempt and no abandoned executor writes under it.
     name = f"{label}-{uuid.uuid4().hex}"
     parts: list[str] = []
     rows = 0
     waiting: list[pa.RecordBatch] = []
     size = 0
-    try:
+    with Transaction(options.server, transaction, attempt) as opened:
         for batch in batches:
             for piece in _cut(batch):
                 if waiting and size + piece.nbytes > PART_BYTES:
-                    parts.append(_stage(client, query, transaction, f"{name}-{len(parts)}", waiting))
+                    parts.append(opened.stage(f"{name}-{len(parts)}", _target(options), waiting))
                     waiting, size = [], 0
                 waiting.append(piece)
                 size += piece.nbytes
                 rows += piece.num_rows
         if waiting:
-            parts.append(_stage(client, query, transaction, f"{name}-{len(parts)}", waiting))
-    finally:
-        client.close()
+            parts.append(opened.stage(f"{name}-{len(parts)}", _target(options), waiting))
     return Staged(transaction, tuple(parts), rows)
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in pieces that fit into a part; a single row is never cut."""
+    """Yield a batch in pieces that fit into a part; a single row stays whole."""
     if batch.num_rows:
         per_row = max(1, batch.nbytes // batch.num_rows)
         count = max(1, PART_BYTES // per_row)
@@ -86,19 +132,7 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             yield batch.slice(at, count)
 
 
-def _stage(
-    client: Client, query: dict[str, str | int], transaction: str, part: str, batches: Sequence[pa.RecordBatch]
-) -> str:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    body = memoryview(sink.getvalue())
-    client.send("PUT", f"/bulk/transactions/{transaction}/parts/{part}", query, bytes(body))
-    return part
-
-
-def _target(options: WriteOptions) -> dict[str, str | int]:
+def _target(options: WriteOptions) -> dict[str, str]:
     if options.queue is not None:
         return {"queue": options.queue}
     if options.exchange is not None:
@@ -110,29 +144,12 @@ def _commit(options: WriteOptions, messages: Sequence[Staged], sequence: int | N
     by_transaction: dict[str, list[str]] = {}
     for message in messages:
         by_transaction.setdefault(message.transaction, []).extend(message.parts)
-    client = Client(options.server)
-    try:
-        for transaction, parts in by_transaction.items():
-            body: dict[str, object] = {"parts": parts, "attempt": attempt}
-            if sequence is not None:
-                body["sequence"] = sequence
-            if options.replace_before >= 0:
-                body["replace"] = {"queue": options.queue, "before": options.replace_before}
-            client.json("POST", f"/bulk/transactions/{transaction}/commit", {}, body)
-    finally:
-        client.close()
-
-
-def _abort(options: WriteOptions, transactions: set[str], attempt: str = "") -> None:
-    """Best effort: what is not forgotten now is given up by the broker later."""
-    client = Client(options.server, _ABORT_PATIENCE_SECONDS)
-    try:
-        for transaction in transactions:
-            client.json("DELETE", f"/bulk/transactions/{transaction}", {"attempt": attempt})
-    except HeadraceError:
-        return
-    finally:
-        client.close()
+    more: dict[str, object] = {}
+    if options.replace_before >= 0:
+        more["replace"] = {"queue": options.queue, "before": options.replace_before}
+    for transaction, parts in by_transaction.items():
+        with Transaction(options.server, transaction, attempt) as opened:
+            opened.commit(parts, sequence, **more)
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
@@ -141,14 +158,13 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
 
 @final
 class BatchWriter(DataSourceArrowWriter):
-    """One write of a DataFrame. Crosses to the executors and back with its transaction's id."""
+    """One write of a DataFrame. Spark pickles it to the executors, with the id of its transaction."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema)
         self._options = options
         self._transaction = options.transaction_id or f"batch-{uuid.uuid4().hex}"
         self._attempt = uuid.uuid4().hex
-        """What tells the tasks of this job from those of another that writes under the same id."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -159,12 +175,13 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(self._options, _staged(messages) or [Staged(self._transaction, (), 0)], None, self._attempt)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._options, {self._transaction}, self._attempt)
+        with Transaction(self._options.server, self._transaction, self._attempt) as opened:
+            opened.abort()
 
 
 @final
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The sink of a streaming query; Spark makes a new one for every batch and every commit."""
+    """The sink of a streaming query. Spark makes a new one for every batch and every commit."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema)
@@ -185,4 +202,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _commit(self._options, _staged(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        _abort(self._options, {message.transaction for message in _staged(messages)})
+        for transaction in {message.transaction for message in _staged(messages)}:
+            with Transaction(self._options.server, transaction) as opened:
+                opened.abort()

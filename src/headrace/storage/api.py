@@ -1,8 +1,7 @@
-"""What an engine is: logs, group state and keyed state, changed only through atomic commits. No files, no core.
+"""The interface of engines: logs, group state and keyed state, changed only through atomic commits. No files, no core.
 
-One thread owns an engine and calls everything here. `commit` returns at once; when the commit would survive a
-crash the engine calls the `wake` it was opened with (from any thread), and the owner's next `poll` runs the callbacks,
-in commit order.
+One thread owns an engine and calls everything here. `commit` returns at once. When the commit is durable the engine
+calls the `wake` it was opened with (from any thread), and the owner's next `poll` runs the callbacks, in commit order.
 """
 
 import json
@@ -60,22 +59,22 @@ Wake = Callable[[], None]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Encoded(ABC):
-    """Messages that are encoded already, so that they can be stored without looking at each of them."""
+    """Encoded messages: engines store them without looking at each."""
 
     count: int
     payload_bytes: int
     largest_bytes: int
     """The longest payload."""
     first_expiry_us: int
-    """When the first of them expires; 0 when none does."""
+    """The time when the first of them expires; 0 if none does."""
 
     @abstractmethod
     def sources(self) -> list[Source]:
-        """Where they come from; usually few."""
+        """The sources of the messages; usually few."""
 
     @abstractmethod
     def source_index(self) -> Sequence[int] | None:
-        """Which of the sources each message has; None when all have the first."""
+        """The index of each message's source; None if all have the first."""
 
     @abstractmethod
     def messages(self, start: int, stop: int) -> list[Message]:
@@ -87,16 +86,16 @@ class Encoded(ABC):
 
     @abstractmethod
     def due_times(self) -> Sequence[int]:
-        """When each may be delivered, 0 for at once; empty when all may."""
+        """The time when each may be delivered, 0 for at once; empty if all may."""
 
     @abstractmethod
     def expiring(self, ttl_us: int, now_us: int, keeps_earlier: bool = True) -> "Encoded":
-        """The same with a time to live that begins now or when a message is due; an earlier expiry stays if asked."""
+        """The same rows with a time to live from now, or from when a message is due. Earlier expiries can stay."""
 
 
 @final
 class Origin:
-    """Where messages were before: the offsets that they have in another log, in which they still are."""
+    """The origin of copies: their offsets in another log, which still holds the messages."""
 
     __slots__ = ("log", "offsets")
 
@@ -108,7 +107,7 @@ class Origin:
 @final
 @mypyc_attr(acyclic=True)
 class Append:
-    """Messages for one log, or encoded ones; `base` is the offset of the first, known once the commit is staged."""
+    """Messages for one log, plain or encoded; `base` is the offset of the first, known once the engine has taken it."""
 
     __slots__ = ("_log", "at", "base", "count", "encoded", "messages", "origin", "size_bytes")
 
@@ -123,24 +122,24 @@ class Append:
     ) -> None:
         self._log = log
         self.at = at
-        """The log itself, where that is at hand: finding ten thousand by their names took a message 0.3 us."""
+        """The log itself, if the caller has it: finding one of ten thousand by its name took a message 0.3 us."""
         self.messages = messages
         self.size_bytes = size_bytes
-        """That of their payloads."""
+        """The size of the payloads."""
         self.encoded = encoded
         self.origin = origin
-        """Says that they are copies, so that an engine which can need not keep their payloads twice."""
+        """Set for copies: an engine may then store their payloads once."""
         self.count = len(messages) if encoded is None else encoded.count
         self.base = -1
 
     def add(self, message: Message, size_bytes: int) -> None:
-        """Have this go to the log too."""
+        """Add a message with the size of its payload."""
         self.messages.append(message)
         self.count += 1
         self.size_bytes += size_bytes
 
     def extend(self, messages: list[Message], size_bytes: int) -> None:
-        """The same for many, with the size of all their payloads."""
+        """Add messages with the size of all their payloads."""
         self.messages += messages
         self.count += len(messages)
         self.size_bytes += size_bytes
@@ -155,22 +154,22 @@ class Append:
 class Commit:
     """Changes that happen entirely or not at all: appends, then group steps, keyed state, truncations, drops."""
 
-    __slots__ = ("appends", "applied", "drops", "furthest", "is_encoded", "puts", "size_bytes", "steps", "truncations")
+    __slots__ = ("appends", "drops", "furthest", "is_encoded", "puts", "size_bytes", "steps", "truncations", "written")
 
     def __init__(self) -> None:
-        self.applied: Wake | None = None
-        """Set by whoever can use the commit before it would survive a power loss: called when readers see it, if that
-        is before `done`. From then on only the end of the engine keeps it from being stored."""
+        self.written: Wake | None = None
+        """Called when the commit is visible but not yet durable; from then on only the end of the engine can stop it.
+        An owner that leaves it unset sees the commit only once it is durable."""
         self.appends: list[Append] = []
         self.steps: list[Transition] = []
         self.puts: dict[tuple[str, bytes], bytes | None] = {}
         self.truncations: dict[str, int] = {}
         self.furthest = 0
-        """The largest offset among them."""
+        """The largest offset among the truncations."""
         self.drops: list[str] = []
         self.size_bytes = 0
         self.is_encoded = False
-        """Whether messages were among them that came encoded."""
+        """True if one of the appends is encoded."""
 
     @property
     def is_empty(self) -> bool:
@@ -184,18 +183,18 @@ class Commit:
         return self.add(Append(log, messages, size_bytes, None, origin))
 
     def add(self, append: Append) -> Append:
-        """The same for messages that are together already; none come to them any more."""
+        """Add an append that is complete."""
         self.appends.append(append)
         self.size_bytes += append.size_bytes
         return append
 
     def add_all(self, appends: list[Append], size_bytes: int) -> None:
-        """The same for many logs, and the size of all their payloads."""
+        """Add appends that are complete, with the size of all their payloads."""
         self.appends += appends
         self.size_bytes += size_bytes
 
     def append_encoded(self, log: str, encoded: Encoded) -> Append:
-        """The same with messages that are encoded already."""
+        """Add encoded messages to the end of a log."""
         append = Append(log, [], encoded.payload_bytes, encoded)
         self.appends.append(append)
         self.is_encoded = True
@@ -211,20 +210,14 @@ class Commit:
 
     def claim(self, log: str, group: str, start: int, stop: int, consumer: str, due_us: int) -> None:
         """Record that `consumer` was given these offsets and has until `due_us` to settle them."""
-        if self.steps:
-            last = self.steps[-1]
-            continues = last.kind == CLAIMED and last.stop == start and last.group == group and last.log == log
-            if continues and last.consumer == consumer and last.due_us == due_us:
-                last.stop = stop
-                return
-        self.steps.append(Transition(CLAIMED, log, group, start, stop, due_us, consumer))
+        self._continue(CLAIMED, log, group, start, stop, due_us, consumer)
 
     def ack(self, log: str, group: str, start: int, stop: int, cut: int = 0) -> None:
-        """Settle these offsets: the group is done with them. Messages below `cut` are dropped, as nobody needs them."""
+        """Settle these offsets, and drop the log's messages below `cut`: nobody needs them."""
         self._settle(ACKED, log, None, group, start, stop, cut)
 
     def ack_at(self, log: "Log", group: str, start: int, stop: int, cut: int = 0) -> None:
-        """The same in a log that is at hand."""
+        """Settle offsets in a log that the caller has at hand."""
         self._settle(ACKED, "", log, group, start, stop, cut)
 
     def bury(self, log: str, group: str, start: int, stop: int) -> None:
@@ -233,16 +226,10 @@ class Commit:
 
     def requeue(self, log: str, group: str, start: int, stop: int, due_us: int) -> None:
         """Give claimed offsets back; they are ready again at `due_us`."""
-        if self.steps:
-            last = self.steps[-1]
-            continues = last.kind == REQUEUED and last.stop == start and last.group == group and last.log == log
-            if continues and last.due_us == due_us:
-                last.stop = stop
-                return
-        self.steps.append(Transition(REQUEUED, log, group, start, stop, due_us))
+        self._continue(REQUEUED, log, group, start, stop, due_us, "")
 
     def seek(self, log: str, group: str, offset: int) -> None:
-        """Move the cursor; below the committed offset, that moves back too and what was settled above is forgotten."""
+        """Move the cursor. Below the committed offset, that moves back too and forgets all settled offsets above it."""
         self.steps.append(Transition(CURSOR, log, group, offset))
 
     def commit_offset(self, log: str, group: str, offset: int) -> None:
@@ -268,8 +255,18 @@ class Commit:
         self.furthest = max(self.furthest, before)
 
     def drop(self, log: str) -> None:
-        """Remove a log with its messages and groups; the name may be used again and starts at offset 0."""
+        """Remove a log with its messages and groups. A new log of the name starts at offset 0."""
         self.drops.append(log)
+
+    def _continue(self, kind: int, log: str, group: str, start: int, stop: int, due_us: int, consumer: str) -> None:
+        """Add a step, or let the last one go on if it is about the offsets right before."""
+        if self.steps:
+            last = self.steps[-1]
+            continues = last.kind == kind and last.stop == start and last.group == group and last.log == log
+            if continues and last.consumer == consumer and last.due_us == due_us:
+                last.stop = stop
+                return
+        self.steps.append(Transition(kind, log, group, start, stop, due_us, consumer))
 
     def _settle(self, kind: int, log: str, at: "Log | None", group: str, start: int, stop: int, cut: int) -> None:
         # Acks arrive one by one and mostly in order: grow the last step instead of adding one for each.
@@ -284,7 +281,7 @@ class Commit:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Log(ABC):
-    """The messages of one queue in order, with the groups that read them. Only what is committed is seen."""
+    """The messages of one queue in order, with the groups that read them. Readers see visible commits only."""
 
     __slots__ = ("first_offset", "name", "next_offset")
 
@@ -310,11 +307,11 @@ class Log(ABC):
         """
 
     def lone(self, offset: int) -> Message | None:
-        """The message at this offset, if it is the last one and at hand; else None, and `read` finds it."""
+        """The message at this offset, if it is the last one and in memory; else None, and `read` finds it."""
         return None
 
     def let_go(self, before: int) -> None:
-        """Nobody needs what is below any more, as a commit is going to say. Until then a crash may bring it back."""
+        """Forget messages that a coming commit truncates. A crash before that commit may bring them back."""
         return
 
     @abstractmethod
@@ -328,25 +325,25 @@ class Log(ABC):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Engine(ABC):
-    """A place where commits are kept."""
+    """A store of commits."""
 
     keeps_claims: bool
-    """Whether it keeps who had a message when that is done. Elsewhere a claim that ends well need not be stored."""
+    """True if it keeps the claims of settled messages. Other engines need not store a claim that ends well."""
     staged_bytes: int
-    """Payload bytes handed to `commit` whose callbacks have not run yet: what a publisher should wait for."""
+    """Payload bytes handed to `commit` whose callbacks have not run yet."""
 
     @abstractmethod
     def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
-        """Take the commit over; `done` is called with None once it would survive a crash, or with what went wrong.
+        """Store the commit; `done` is called with None once it is durable, or with the error.
 
-        With `durable=False` it is enough that the commit was handed to the operating system; it is synced within
-        a second. Raises Refused at once when the commit names a group that does not exist, and Unavailable when
-        the engine cannot take commits now; then nothing of it happens.
+        With `durable=False`, `done` is called once the commit is written; it is durable within a second. Raises
+        Refused at once when the commit names a group that does not exist, and Unavailable when the engine cannot take
+        commits now; then nothing of it happens. A commit that fails later takes those behind it along.
         """
 
     @abstractmethod
     def log(self, name: str) -> Log:
-        """The log of that name; one that was never written is empty."""
+        """The log of that name, empty if it does not exist."""
 
     @abstractmethod
     def logs(self) -> list[str]:
@@ -362,12 +359,12 @@ class Engine(ABC):
 
     @property
     def trouble(self) -> str:
-        """Why it takes no messages now, in a sentence; "" when it takes them."""
+        """The reason why it takes no messages now, as a sentence; "" if it takes them."""
         return ""
 
     @abstractmethod
     def poll(self) -> None:
-        """Run the callbacks of commits that have completed. Raises Fatal when the engine can no longer go on."""
+        """Run the callbacks of commits that have ended. Raises Fatal when the engine can no longer go on."""
 
     @abstractmethod
     def sync(self) -> None:
@@ -375,11 +372,11 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what was taken, write everything down, and let go of the directory."""
+        """Finish all commits, write everything to disk and release the directory."""
 
 
 def check_commit(commit: Commit) -> None:
-    """Refuse, before anything is staged, what no engine can store: numbers, texts, definitions, a commit too large."""
+    """Raises Refused for a commit that no engine can store: too large, or with wrong numbers, texts or definitions."""
     if commit.size_bytes > MAX_COMMIT_BYTES:
         raise Refused(
             f"a commit of {commit.size_bytes} bytes is too large ({MAX_COMMIT_BYTES} at most); publish smaller batches"

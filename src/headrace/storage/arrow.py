@@ -1,4 +1,4 @@
-"""The Arrow schema of a log and how plain messages become record batches. Imports pyarrow, so import it where used."""
+"""The Arrow schema of a log, and record batches of plain messages. Imports pyarrow, so import it where used."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -23,11 +23,11 @@ SCHEMA: Final = pa.schema(
         pa.field("properties", pa.binary(), nullable=False),
     ]
 )
-"""One row per message. `properties` is in the given `encoding`, as the publisher's protocol sent it."""
+"""One row per message. `properties` are the bytes that the publisher's protocol sent, in that `encoding`."""
 
 
 def batch_of_messages(base: int, messages: Sequence[Message]) -> pa.RecordBatch:
-    """A record batch of messages held as objects; `base` is the offset of the first."""
+    """A record batch of messages; `base` is the offset of the first."""
     sources = [message.source for message in messages]
     columns = [
         range(base, base + len(messages)),
@@ -50,7 +50,7 @@ def batch_of_messages(base: int, messages: Sequence[Message]) -> pa.RecordBatch:
 def columns_of_sources(
     sources: Sequence[Source], index: pa.Array | None, count: int, wanted: Sequence[str] = SCHEMA.names
 ) -> dict[str, pa.Array]:
-    """The columns that come from the source of each row; without an index every row has the first source."""
+    """The columns of each row's source; without an index every row has the first source."""
     columns = {}
     for name in ("topic", "exchange", "client_id", "protocol", "encoding"):
         if name not in wanted:

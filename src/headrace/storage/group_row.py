@@ -1,4 +1,4 @@
-"""A consumer group as a doctor reports it, of whichever engine. Values only: each engine's doctor does the reading."""
+"""A consumer group in the report of a doctor, for all engines. Each engine's doctor does the reading."""
 
 from dataclasses import dataclass
 from typing import final
@@ -9,7 +9,7 @@ from headrace.storage.group_state import MODE_NAMES, GroupState
 @final
 @dataclass(frozen=True)
 class GroupRow:
-    """One consumer group as the next start of the broker will find it."""
+    """One consumer group as the next start of the broker finds it."""
 
     name: str
     mode: str

@@ -1,6 +1,6 @@
-"""What is stored of a consumer group: its progress and what it has in flight. No members, no credit, no clock.
+"""The stored state of a consumer group: its progress and its claims. No members, no credit, no clock.
 
-Bounded by what is in flight: settled offsets above `committed` are ranges, and only offsets that were claimed and
+Its size is bounded by the claims: settled offsets above `committed` are ranges, and only offsets that were claimed and
 not settled have an entry. A message is ready when it is at or above `committed`, not settled and has no entry.
 """
 
@@ -56,7 +56,7 @@ class Transition:
         self.kind = kind
         self._log = log
         self.at = at
-        """The log itself, where that is at hand: then it need not be looked for, nor its name."""
+        """The log itself, if the caller has it: then the engine does not look for it by name."""
         self.group = group
         self.start = start
         self.stop = stop
@@ -76,7 +76,7 @@ class Transition:
         self._log = log
 
     def is_in(self, log: str, at: "Log | None") -> bool:
-        """Whether it is about this log, and says so in the same way."""
+        """True if it names this log in the same way."""
         return self.at is at and self._log == log
 
 
@@ -117,22 +117,22 @@ class GroupState:
         self.committed = start
         self._settled: RangeSet | None = None
         self._pending: dict[int, Pending] | None = None
-        """These two are made when they are asked for, and let go of by those who find them empty: most groups of many
-        have neither, most of the time, and what is not there need not come from memory for each message."""
+        """Both come into being when needed and go when empty: most groups have neither, most of the time, and an
+        absent object need not come from memory for each message."""
         self.name = name
         self.mode = mode
         self.filter = filter
 
     @property
     def settled(self) -> RangeSet:
-        """What is settled above `committed`."""
+        """The settled offsets above `committed`."""
         if self._settled is None:
             self._settled = RangeSet()
         return self._settled
 
     @property
     def settled_count(self) -> int:
-        """How many offsets that is."""
+        """The number of settled offsets above `committed`."""
         settled = self._settled
         if settled is None:
             return 0
@@ -142,12 +142,12 @@ class GroupState:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has neither offsets settled above `committed` nor any that were claimed or given back."""
+        """True if no offset is settled above `committed`, claimed or requeued."""
         return (self._settled is None and self._pending is None) or not (self.settled_count or self.has_pending)
 
     @property
     def pending(self) -> dict[int, Pending]:
-        """What was claimed or given back, and is not settled."""
+        """The offsets that were claimed or requeued, and are not settled."""
         if self._pending is None:
             self._pending = {}
         return self._pending
@@ -158,7 +158,7 @@ class GroupState:
 
     @property
     def has_pending(self) -> bool:
-        """Whether there is any of it."""
+        """True if any offset was claimed or requeued, and is not settled."""
         pending = self._pending
         if pending is None:
             return False
@@ -166,12 +166,8 @@ class GroupState:
             self._pending = None
         return len(pending) > 0
 
-    def glance(self) -> int:
-        """Look at what a step looks at, so that it comes from memory before it is needed; the number means nothing."""
-        return self.cursor + (self._pending is not None)
-
     def copy(self) -> "GroupState":
-        """The same state, to be changed by itself."""
+        """An independent copy of the state."""
         copied = GroupState(self.name, self.mode, self.filter, self.committed)
         copied.cursor = self.cursor
         if self.settled_count:
@@ -235,7 +231,7 @@ class GroupState:
                 del pending[offset]
 
     def settle(self, start: int, stop: int) -> None:
-        """The group is done with these offsets: committed moves over all that is settled without a gap."""
+        """Settle these offsets: `committed` moves over all settled offsets without a gap."""
         if stop <= self.committed:
             return
         if start <= self.committed:

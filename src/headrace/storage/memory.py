@@ -149,7 +149,7 @@ class MemoryEngine(Engine):
         return log
 
     def _check_groups(self, commit: Commit) -> None:
-        """Raises Refused, before anything is changed, when a step is about a group that is not there."""
+        """Raises Refused, before anything is changed, when a step names a group that does not exist."""
         staged: dict[tuple[str, str], bool] = {}
         for step in commit.steps:
             check_name("log", step.log)
@@ -178,5 +178,5 @@ class MemoryEngine(Engine):
             self._log(name).truncate(before)
         for name in commit.drops:
             log = self._log(name)
-            log.truncate(log.next_offset)  # whoever has the log does not keep the messages
+            log.truncate(log.next_offset)  # holders of the log do not keep the messages
             del self._logs[name]

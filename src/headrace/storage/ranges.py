@@ -1,4 +1,4 @@
-"""A set of integers kept as sorted, disjoint, half-open ranges. Bounded by gaps, not by members."""
+"""A set of integers as sorted, disjoint, half-open ranges. Its size depends on gaps, not on members."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ from mypy_extensions import mypyc_attr
 @final
 @mypyc_attr(acyclic=True)
 class RangeSet:
-    """Offsets as ranges: `add` merges what touches, so a contiguous run costs one entry however long it is."""
+    """Offsets as ranges: `add` merges touching ranges, so a contiguous run is one entry of any length."""
 
     __slots__ = ("_starts", "_stops", "size")
 
     def __init__(self) -> None:
         self.size = 0
-        """How many offsets there are in all ranges."""
+        """The number of offsets in all ranges."""
         self._starts: list[int] = []
         self._stops: list[int] = []
 
     def __len__(self) -> int:
-        """How many ranges there are, not how many offsets they hold."""
+        """The number of ranges, not of offsets."""
         return len(self._starts)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -47,7 +47,7 @@ class RangeSet:
         self.size += stop - start
 
     def next_absent(self, offset: int) -> int:
-        """The first offset from `offset` on that is in none of the ranges."""
+        """The first offset from `offset` on that is in no range."""
         at = bisect_right(self._starts, offset) - 1
         return self._stops[at] if at >= 0 and offset < self._stops[at] else offset
 

@@ -12,8 +12,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
+from headrace.admin.api.openapi import OPERATIONS
 from headrace.admin.api.operation import PREFIX
-from headrace.admin.api.pages import OPERATIONS
 from tests.servers import Server
 
 _CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]

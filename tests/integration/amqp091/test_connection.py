@@ -15,7 +15,7 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from headrace.protocols.amqp091.encoding import encode_content
+from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
 from tests.bare import Bare

@@ -12,7 +12,7 @@ from headrace.clock import SystemClock
 from headrace.core.broker import Broker
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection
-from headrace.protocols.amqp091.handshake import Server as Amqp091Server
+from headrace.protocols.amqp091.server import Server as Amqp091Server
 from headrace.storage.memory import MemoryEngine
 from tests.endpoints import doors_to
 from tests.servers import Server

@@ -8,7 +8,7 @@ from pamqp import commands
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from headrace.protocols.amqp091.encoding import encode_content
+from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import NONE
 from tests.bare import Bare

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pamqp import commands
 
-from headrace.protocols.amqp091.encoding import encode_content
+from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.frames import CHANNEL_MAX
 from headrace.protocols.amqp091.methods import encode_method
 from tests.bare import Bare

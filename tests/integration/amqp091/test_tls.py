@@ -22,7 +22,7 @@ from headrace.errors import Unavailable
 from headrace.net.listener import Listener
 from headrace.net.tls import Tls, TlsFiles
 from headrace.protocols.amqp091.connection import Connection
-from headrace.protocols.amqp091.handshake import Server as Amqp091Server
+from headrace.protocols.amqp091.server import Server as Amqp091Server
 from headrace.storage.memory import MemoryEngine
 from tests.certificates import Authority, asking_for_certificates, encrypt
 from tests.endpoints import doors_to

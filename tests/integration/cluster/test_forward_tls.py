@@ -9,7 +9,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingConnection
 
 from headrace.cluster.forwarding.preamble import AMQP
-from headrace.cluster.forwarding.relay import reach
+from headrace.cluster.forwarding.upstream import reach
 from headrace.cluster.lease import Node
 from headrace.errors import Unavailable
 from headrace.net.facts import Origin

@@ -19,7 +19,7 @@ from headrace.cli.cluster import app
 from headrace.clock import SystemClock
 from headrace.cluster.lease import EXPIRY, Lease, Node, Presence, Records, Takeover, epoch_name, lease_name, node_name
 from headrace.cluster.status import FOLLOWER, OWNER
-from headrace.exits import EXIT_PROBLEMS
+from headrace.process import EXIT_PROBLEMS
 from headrace.storage.objects.engine import ObjectEngine
 from tests.clusters import Cluster, ClusterNode
 from tests.publishers import PERSISTENT, PikaPublisher, check

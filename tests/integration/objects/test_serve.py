@@ -7,7 +7,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from headrace.exits import EXIT_DISK_FAILED
+from headrace.process import EXIT_DISK_FAILED
 from headrace.storage.objects import keys
 from headrace.storage.objects.engine import ObjectEngine
 from headrace.storage.objects.records import decode_spec

@@ -14,10 +14,9 @@ from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
 from headrace.spark.pipelines.assign import AssignSettings, read_filters, run_assign
 from headrace.spark.pipelines.compact import Compacted, CompactSettings, run_compact
 from headrace.spark.pipelines.endpoint import Endpoint
-from headrace.spark.pipelines.file import Defaults, read_file
+from headrace.spark.pipelines.file import Defaults, read_file, run_together
 from headrace.spark.pipelines.replay import ReplaySettings, run_replay
 from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
-from headrace.spark.pipelines.together import run_together
 from tests.integration.spark.conftest import Broker
 
 

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark import HeadraceDataSource
-from headrace.spark.prefetch import PrefetchingReader
+from headrace.spark.stream import PrefetchingReader
 from tests.integration.spark.conftest import Directory
 
 WAIT_SECONDS = 120

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import Refused
 from headrace.spark import HeadraceDataSource, Work
-from headrace.spark.work_stream import WorkStreamReader
+from headrace.spark.work import WorkStreamReader
 from tests.integration.spark.conftest import WAIT_SECONDS, Broker
 from tests.servers import drain
 

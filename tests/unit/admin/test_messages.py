@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.admin.messages import draft, message_to_json, payload_from_json, payload_to_json, time_to_json
-from headrace.admin.pages import Section
+from headrace.admin.messages import (
+    Publication,
+    draft,
+    message_to_json,
+    payload_from_json,
+    payload_to_json,
+    time_to_json,
+)
+from headrace.config.table import read_model
 from headrace.core.properties import Codecs
 from headrace.errors import Refused
 from headrace.model import Message, Source
@@ -44,7 +51,7 @@ def test_a_cut_payload_is_a_beginning_of_the_whole(payload: bytes, most: int) ->
 def test_any_body_makes_a_message_or_is_refused(body: dict[str, object], properties: dict[str, object]) -> None:
     codecs = Codecs()
     try:
-        found = draft(Section("the body", {**body, "properties": properties}), codecs, "anna", 1)
+        found = draft(read_model(Publication, {**body, "properties": properties}), codecs, "anna", 1)
     except Refused:
         return
 

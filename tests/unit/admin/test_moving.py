@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from headrace.admin.api import dead_letters, queues
-from headrace.admin.api.moving import AT_ONCE
-from headrace.admin.pages import Call, Page, Section
+from headrace.admin.api import dead_letters
+from headrace.admin.api.dead_letters import AT_ONCE
+from headrace.admin.pages import Call, Page
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.group import REJECT
 from headrace.errors import NotFound
@@ -43,12 +43,12 @@ class Moves:
             self.left.append(self.house.broker.queue(self._watched).messages)
             self.between()
 
-        async def section(_: Call) -> Section:
-            return Section("the body", dict(self.body))
+        async def read(_: Call) -> dict[str, object]:
+            return dict(self.body)
 
         monkeypatch.setattr(Call, "rights", lambda *_: _Rights())
         monkeypatch.setattr(Call, "stored", stored)
-        monkeypatch.setattr(Call, "section", section)
+        monkeypatch.setattr(Call, "json", read)
 
     def make(self, page: Page, queue: str, watched: str, **body: object) -> Any:
         self._watched, self.body = watched, body
@@ -83,7 +83,7 @@ def steps(left: list[int], before: int) -> list[int]:
 def test_many_messages_are_moved_in_order_a_step_after_the_other(moves: Moves) -> None:
     moves.house.publish("from", *texts(COUNT))
 
-    answered = moves.make(queues.move_messages, "from", "from", to="to")
+    answered = moves.make(dead_letters.move_messages, "from", "from", to="to")
 
     assert answered == {"messages": COUNT}
     assert steps(moves.left, COUNT) == [AT_ONCE] * 4 + [7]
@@ -98,7 +98,7 @@ def test_what_comes_while_messages_are_moved_stays(moves: Moves) -> None:
 
     moves.between = publish
 
-    answered = moves.make(queues.move_messages, "from", "from", to="to")
+    answered = moves.make(dead_letters.move_messages, "from", "from", to="to")
 
     assert answered == {"messages": AT_ONCE + 1}
     assert set(moves.house.consume("from", "reader").payloads) == {"late"}
@@ -107,7 +107,7 @@ def test_what_comes_while_messages_are_moved_stays(moves: Moves) -> None:
 def test_a_limit_counts_for_all_steps_together(moves: Moves) -> None:
     moves.house.publish("from", *texts(COUNT))
 
-    answered = moves.make(queues.move_messages, "from", "from", to="to", limit=AT_ONCE + 5)
+    answered = moves.make(dead_letters.move_messages, "from", "from", to="to", limit=AT_ONCE + 5)
 
     assert answered == {"messages": AT_ONCE + 5}
     assert moves.house.broker.queue("to").messages == AT_ONCE + 5
@@ -123,7 +123,7 @@ def test_a_move_whose_target_goes_says_how_many_went_before(moves: Moves) -> Non
     moves.between = remove
 
     with pytest.raises(NotFound, match=f"{AT_ONCE} messages went before"):
-        moves.make(queues.move_messages, "from", "from", to="to")
+        moves.make(dead_letters.move_messages, "from", "from", to="to")
 
     assert moves.house.broker.queue("from").messages == COUNT - AT_ONCE
 
@@ -139,7 +139,7 @@ def test_a_move_ends_when_its_queue_is_declared_anew(moves: Moves) -> None:
     moves.between = renew
 
     with pytest.raises(NotFound, match="declared again"):
-        moves.make(queues.move_messages, "from", "from", to="to")
+        moves.make(dead_letters.move_messages, "from", "from", to="to")
 
     assert moves.house.broker.queue("from").messages == COUNT
 
@@ -153,7 +153,7 @@ def test_a_broker_that_dies_in_a_move_has_each_message_in_one_of_the_queues(move
 
     moves.between = die
     with pytest.raises(KeyboardInterrupt):
-        moves.make(queues.move_messages, "from", "from", to="to")
+        moves.make(dead_letters.move_messages, "from", "from", to="to")
     again = House(moves.house.engine, moves.house.clock)
 
     assert again.consume("to", "one").payloads == texts(COUNT)[: 2 * AT_ONCE]

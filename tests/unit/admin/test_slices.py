@@ -142,7 +142,7 @@ def site(house: House) -> Site:
     found.clock = house.clock
     found.version = "1"
     found.started_us = 0
-    found.standing = None
+    found.cluster = None
     found.trouble = str
     found.refused = int
     found.access = _Access()
@@ -241,10 +241,10 @@ def test_definitions_come_in_a_few_in_each_turn(house: House, monkeypatch: pytes
         return dict(body)
 
     async def work(turns: RoundRobin) -> None:
-        monkeypatch.setattr(definitions, "_bring_queue", _noting(turns, definitions._bring_queue))
+        monkeypatch.setattr(definitions, "_declare_queue", _noting(turns, definitions._declare_queue))
         monkeypatch.setattr(Call, "json", lambda _: given())
         monkeypatch.setattr(Call, "kept", lambda *_: asyncio.sleep(0))
-        await definitions.bring_in(asked)
+        await definitions.import_definitions(asked)
 
     assert counted(work)[1] <= AT_ONCE
     assert len(house.broker.topology.queues) == COUNT

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from headrace.admin.api.messages import Taker
+from headrace.admin.messages import Taker
 from headrace.clock import ManualClock
 from headrace.core.broker import Broker
 from headrace.core.queue.definition import declared

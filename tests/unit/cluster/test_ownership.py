@@ -1,4 +1,4 @@
-"""Who owns the store, as a node knows it."""
+"""The owner of the store in a node's memory."""
 
 import json
 

@@ -12,7 +12,7 @@ from headrace.core.routing.exchange import Exchange
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused, TooLarge
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.local.staging import encoded
 from tests.house import House

@@ -40,7 +40,7 @@ def test_nobody_is_told_twice() -> None:
 
     confirms.add_all(tell, 2, True)
     confirms.tell(error)
-    assert not confirms
+    assert not confirms.waiting
     confirms.tell(None)
     confirms.add_all(tell, 1, True)
     confirms.tell(None)

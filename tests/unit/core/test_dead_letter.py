@@ -5,12 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from headrace.core.properties import Properties
-from headrace.core.queue.history import (
-    DELIVERY_LIMIT,
-    EXPIRED,
-    MAXLEN,
-    REJECTED,
-    Death,
+from headrace.core.queue.dead_letters import (
     add_death,
     add_queue_history,
     birth_of,
@@ -18,6 +13,7 @@ from headrace.core.queue.history import (
     is_cycle,
     is_dead_elsewhere,
 )
+from headrace.core.queue.group import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Death
 from headrace.model import Message, Source
 
 MESSAGE = Message(Source("order.created", "events"), b"", 0)

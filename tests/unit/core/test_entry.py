@@ -10,10 +10,10 @@ from headrace.core.queue.group import ACK
 from headrace.errors import Corrupt, Refused
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.staging import encoded
 from tests.house import House
-from tests.unit.core.test_assigner import contents, fill, publish, source
+from tests.unit.core.feeds.test_assigner import contents, fill, publish, source
 from tests.unit.core.test_bulk import commit, declare, rows
 from tests.unit.core.test_distant_storage import DistantEngine
 

@@ -28,7 +28,7 @@ def test_between_the_watermarks_nothing_changes() -> None:
     flow.listeners["test"] = told.append
 
     for waiting in (100, 101, 60, 101, 50, 49, 60, 100):
-        flow.look("/", waiting, 0)
+        flow.update("/", waiting, 0)
 
     assert told == [True, False]
 
@@ -38,10 +38,10 @@ def test_what_virtual_hosts_have_under_way_counts_together() -> None:
     told: list[bool] = []
     flow.listeners["test"] = told.append
 
-    flow.look("/", 60, 0)
-    flow.look("eu", 60, 0)
+    flow.update("/", 60, 0)
+    flow.update("eu", 60, 0)
     assert told == [True]
-    flow.look("/", 0, 0)
+    flow.update("/", 0, 0)
     assert told == [True]
     flow.forget("eu")
     assert told == [True, False]
@@ -51,12 +51,12 @@ def test_publishers_wait_as_long_as_one_host_is_held() -> None:
     flow = Flow()
     for host in ("/", "eu"):
         flow.hold(host, True)
-        flow.look(host, 0, 0)
+        flow.update(host, 0, 0)
     flow.hold("/", False)
-    flow.look("/", 0, 0)
+    flow.update("/", 0, 0)
     assert flow.blocked
     flow.hold("eu", False)
-    flow.look("eu", 0, 0)
+    flow.update("eu", 0, 0)
     assert not flow.blocked
 
 

@@ -711,7 +711,7 @@ def test_a_purge_of_what_waits_beyond_many_gaps_takes_a_step_for_each_gap() -> N
 
     house.broker.purge("orders")
 
-    assert len(house.broker._line.turn.durable.steps) == 1
+    assert len(house.broker._pipeline.batch.durable.steps) == 1
     assert group.ready == 0
 
 
@@ -746,7 +746,7 @@ def test_a_group_whose_log_was_truncated_under_it_goes_on_at_the_new_beginning()
     inbox = house.consume("orders", credit=2)
     queue = house.broker.queue("orders")
 
-    queue.disposal.truncate(house.broker._line.open(), 5)
+    queue.disposal.truncate(house.broker._pipeline.open(), 5)
     queue.pump_soon()
     house.run()
 

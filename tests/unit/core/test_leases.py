@@ -27,7 +27,7 @@ steps = st.lists(
         st.tuples(st.just("give"), st.sets(offsets, min_size=1, max_size=5), times),
         st.tuples(st.just("renew"), st.sets(offsets, min_size=1, max_size=5), times),
         st.tuples(st.just("end"), st.sets(offsets, min_size=1, max_size=1), times),
-        st.tuples(st.just("end_all"), st.sets(offsets, min_size=1, max_size=8), times),
+        st.tuples(st.just("end_of"), st.sets(offsets, min_size=1, max_size=8), times),
         st.tuples(st.just("ended"), st.just(frozenset[int]()), times),
         st.tuples(st.just("clear"), st.just(frozenset[int]()), times),
     ),
@@ -66,11 +66,15 @@ class Table:
             self.leases.renew(renewed, time_us)
             self.dues.update(dict.fromkeys([delivery.offset for delivery in renewed], time_us))
         elif kind == "end":
-            self.forget([self.leases.end(delivery.offset) for delivery in self.held(wanted)])
-        elif kind == "end_all":
-            self.forget(self.leases.end_all(self.held(wanted), CONSUMER))
+            held = self.held(wanted)
+            for delivery in held:
+                self.leases.end(delivery)
+            self.forget(held)
+        elif kind == "end_of":
+            ended = [self.leases.end_of(CONSUMER, delivery.offset) for delivery in self.held(wanted)]
+            self.forget([each for each in ended if each is not None])
         elif kind == "ended":
-            over = self.leases.ended(time_us, 1000)
+            over = self.leases.take_ended(time_us, 1000)
             assert [delivery.offset for delivery in over] == sorted(o for o, due in self.dues.items() if due <= time_us)
             self.forget(over)
         else:
@@ -97,7 +101,7 @@ def test_questions_about_one_claim_need_no_look_at_all_of_them(is_ordered: bool,
     chance = random.Random(most)
     table, now_us = Table(), 0
     for _ in range(1500):
-        kind = chance.choice(["give", "give", "renew", "end", "end", "end_all", "ended"])
+        kind = chance.choice(["give", "give", "renew", "end", "end", "end_of", "ended"])
         wanted = set(chance.sample(range(8), chance.randint(1, most)))
         if kind == "give" and len(table.dues) + len(wanted - table.dues.keys()) > most:
             kind = "end"
@@ -115,8 +119,7 @@ def test_one_claim_is_not_taken_for_another() -> None:
     table = Table()
     table.give({3}, 10)
 
-    with pytest.raises(KeyError):
-        table.leases.end(4)
+    assert table.leases.end_of(CONSUMER, 4) is None
 
     assert [delivery.offset for delivery in table.leases] == [3]
 
@@ -133,9 +136,10 @@ def test_claims_that_were_settled_take_no_room(asked: bool) -> None:
             leases.give(made[1:], 900_000 - number)
             if asked:
                 leases.next_end_us()
-                assert len(leases.ended(900_000 - number, 1000)) == 3
+                assert len(leases.take_ended(900_000 - number, 1000)) == 3
             else:
-                leases.end_all(made[1:], CONSUMER)
+                for delivery in made[1:]:
+                    leases.end_of(CONSUMER, delivery.offset)
         grown_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Properties apart from any protocol: the embedded encoding, and what a selector sees of a message."""
+"""Properties in the common form: the embedded encoding, and the selector's view of a message."""
 
 from datetime import UTC, datetime
 from decimal import Decimal

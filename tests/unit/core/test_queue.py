@@ -418,7 +418,7 @@ def test_purging_a_large_backlog_is_a_few_steps_of_one_commit(house: House) -> N
 
     house.broker.purge("q")
 
-    turn = house.broker._line.turn  # the commit itself is what this is about
+    turn = house.broker._pipeline.batch  # the commit itself is what this is about
     assert len(turn.durable.steps) <= 3
 
 

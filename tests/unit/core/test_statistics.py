@@ -2,8 +2,7 @@
 
 from headrace.core.flow import Histogram
 from headrace.core.queue.definition import QueueDefinition, declared
-from headrace.core.queue.group import ACK, NACK, REJECT
-from headrace.core.queue.history import REJECTED
+from headrace.core.queue.group import ACK, NACK, REJECT, REJECTED
 from tests.house import House
 
 

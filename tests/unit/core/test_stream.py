@@ -216,7 +216,7 @@ def test_many_acknowledgements_of_one_turn_are_one_checkpoint() -> None:
     for delivery in inbox.got:
         house.broker.settle(delivery, ACK)
 
-    assert house.broker._line.turn.durable.steps == []
+    assert house.broker._pipeline.batch.durable.steps == []
     house.run()
     assert progress(house) == (100, 100)
 

@@ -2,14 +2,13 @@
 
 import pytest
 
-from headrace.core.queue.definition import QueueDefinition, Retry
+from headrace.core.queue.definition import Retry
 from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.core.queue.group import ACK, NACK, RELEASE
 from headrace.errors import HeadraceError, Unavailable
 from tests.house import House, Inbox
 from tests.refusing_engine import RefusingEngine
 from tests.unit.core.test_claims import LEASE_MS, finish, hold, open_queue, take
-from tests.unit.core.test_given import claims
 from tests.unit.core.test_group import group_of, house_with
 
 
@@ -109,53 +108,6 @@ def test_what_is_done_after_its_time_is_in_the_history_with_its_attempts(house: 
     assert finish(house, (0, 2)) == 2
 
     assert [(entry["offset"], entry["deliveries"]) for _, entry in house.broker.history("q")] == [(0, 1), (1, 0)]
-
-
-# -- held again after a restart ----------------------------------------------------------------------------------------
-
-
-def held_before(house: House, *payloads: str, **options: object) -> House:
-    """A house entered again, in which a consumer of the name `first` held these."""
-    house.broker.declare(QueueDefinition("q", **options))  # type: ignore[arg-type]
-    house.consume("q", "first")
-    house.publish("q", *payloads)
-    return again(house)
-
-
-@pytest.mark.parametrize(("own_us", "seconds"), [(0, 20), (7_000_000, 7)])
-def test_what_is_held_again_is_held_as_long_as_if_it_had_just_come(house: House, own_us: int, seconds: int) -> None:
-    house = held_before(house, "a", lease_ms=20_000)
-    back = Consumer("first", nobody)
-    back.lease_us = own_us
-    (held,) = house.broker.reclaim("q", "default", back)
-    assert (held.attempts, held.redelivered) == (1, False)
-    inbox = house.consume("q", "second")
-
-    house.advance(seconds - 0.001)
-    assert inbox.texts() == []
-    house.advance(0.001)
-    assert [(each.attempts, each.redelivered) for each in inbox.got] == [(2, True)]
-
-
-def test_nobody_else_gets_what_is_held_again(house: House) -> None:
-    house = held_before(house, *"abc")
-    house.publish("q", "d")
-
-    held = house.broker.reclaim("q", "default", Consumer("first", nobody))
-
-    assert [each.offset for each in held] == [0, 1, 2]
-    assert house.consume("q", "second").texts() == ["d"]
-    assert take(house) == []
-
-
-def test_that_it_is_held_is_not_stored_twice(stubborn: RefusingEngine, refused: House) -> None:
-    house = held_before(refused, "a")
-    before = len(claims(stubborn))
-
-    (held,) = house.broker.reclaim("q", "default", Consumer("first", nobody))
-    house.settle(NACK, held)
-
-    assert len(claims(stubborn)) == before
 
 
 # -- passed on to a transaction and back -------------------------------------------------------------------------------

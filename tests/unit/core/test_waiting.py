@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from headrace.core.queue.backlog import NONE, Later, Waiting
+from headrace.core.queue.backlog import NONE, Waiting
+from headrace.core.queue.queue import DueTimes
 
 
 class Listed:
@@ -94,7 +95,7 @@ class Listed:
         assert list(run) == expected
         for offset in run:
             self.ready.remove(offset)
-            assert self.waiting.was_picked(offset) == (self.picked[offset] > 0)
+            assert self.waiting.use_up_pick(offset) == (self.picked[offset] > 0)
             self.picked[offset] -= self.picked[offset] > 0
 
     def end_delays(self, now_us: int) -> None:
@@ -110,12 +111,12 @@ class Listed:
     def compare(self) -> None:
         waiting, live = self.waiting, self.live
         dues = [due_us for due_us, _ in self.delayed] + list(self.kept.values())
-        assert waiting.is_empty == (not self.ready and not self.delayed and not self.kept)
+        assert (waiting.count > 0) == bool(self.ready or self.delayed or self.kept)
         assert waiting.has_ready == bool(self.ready)
         assert (waiting.has_kept, waiting.kept_count) == (bool(self.kept), len(self.kept))
         assert [waiting.is_kept(offset) for offset in range(14)] == [offset in self.kept for offset in range(14)]
         assert waiting.retried == len(self.retried)
-        assert waiting.next_due_us == min(dues, default=0)
+        assert waiting.next_due_us() == min(dues, default=0)
         assert waiting.lowest(live.__contains__) == min(live, default=NONE)
 
 
@@ -157,7 +158,7 @@ def test_places_that_were_passed_over_are_forgotten() -> None:
     waiting.add(3)
 
     assert list(waiting.pop_run(2)) == [3, 4]
-    assert not waiting.was_picked(3)
+    assert not waiting.use_up_pick(3)
 
 
 @pytest.mark.parametrize("kind", ["ready", "kept"])
@@ -181,12 +182,12 @@ def test_what_waited_once_takes_no_room(kind: str) -> None:
 
     assert grown_bytes < 40_000
     assert waiting.lowest({0, 1}.__contains__) == 0
-    assert waiting.next_due_us == 1_000_000
+    assert waiting.next_due_us() == 1_000_000
 
 
 def test_times_of_what_is_for_later_are_as_in_a_list() -> None:
     chance = random.Random(5)
-    later, times, now_us = Later(), list[int](), 100
+    later, times, now_us = DueTimes(), list[int](), 100
     for _ in range(1500):
         kind = chance.choice(["add", "add", "remove", "end"])
         if kind == "add":

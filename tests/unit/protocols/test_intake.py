@@ -8,7 +8,7 @@ import pytest
 from pamqp import commands
 
 from headrace.core.flow import Intake
-from headrace.protocols.amqp091.encoding import encode_content
+from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.methods import encode_method
 from tests.amqp10_client import sender, transfer
 from tests.amqp10_harness import Office

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.partitioning import grouped, within_bytes, within_rows
-from headrace.spark.place import Piece
+from headrace.spark.place import Piece, grouped, within_bytes, within_rows
 
 
 def pieces(*sizes: int) -> list[Piece]:

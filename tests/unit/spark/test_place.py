@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from headrace.spark.columns import schema_of
 from headrace.spark.options import read_options
+from headrace.spark.place import schema_of
 from headrace.spark.reader import BatchReader
 from tests.workbench import Bench, many
 

@@ -12,8 +12,8 @@ from headrace.errors import Refused
 from headrace.model import Message, Source
 from headrace.storage.api import Log
 from headrace.storage.arrow import SCHEMA, batch_of_messages
-from headrace.storage.local.block_arrow import batch_of_block
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.arrow import batch_of_block
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
 from tests.workbench import FULL, PLAIN, SMALL, full_message, many, plain, store

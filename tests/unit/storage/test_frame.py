@@ -4,8 +4,8 @@ import pyarrow as pa
 
 from headrace.model import NATIVE, Message, Source
 from headrace.storage.frame import FRAME, Frame
-from headrace.storage.local.block_arrow import batch_of_block
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.arrow import batch_of_block
+from headrace.storage.local.encoding import encode_block
 from tests.workbench import plain
 
 TEXT = Message(Source("t", encoding=NATIVE), b"x", 1, b"text")

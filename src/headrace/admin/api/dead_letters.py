@@ -1,48 +1,86 @@
-"""Dead letters over HTTP: which queues have some, what they are, back to where they died, elsewhere, or away."""
+"""Dead letters over HTTP: list them, redrive, move or drop them. Moves of other messages are here, too.
+
+Thousands of messages go in steps; each step is a commit that is durable before the next.
+"""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.api.messages import MAX_SHOWN_BYTES, SHOWING, shown
-from headrace.admin.api.moving import AT_ONCE, BYTES_AT_ONCE, moved_in_steps
-from headrace.admin.api.operation import (
-    COUNT,
-    DEFAULT_LIMIT,
-    FLAG,
-    MAX_LIMIT,
-    MAX_OFFSET,
-    OFFSET,
-    PAGED,
-    TEXT,
-    Operation,
-    Schema,
-    page_of,
-    ref,
-    table,
-)
-from headrace.admin.api.queues import MAX_MOVED
+from headrace.admin.api.messages import Shown, show_messages
+from headrace.admin.api.operation import COUNT, MAX_OFFSET, TEXT, Operation, Paged, page_of, ref, table
+from headrace.admin.messages import MAX_SHOWN_BYTES
 from headrace.admin.pages import Call, after, answer, listed
+from headrace.admin.resources import readable_queue
 from headrace.admin.slices import sliced
+from headrace.config.kinds import Flag, Number, Text
+from headrace.config.table import option, required
 from headrace.core.access.permissions import QUEUE, READ, WRITE
 from headrace.core.broker import Broker
-from headrace.core.queue.dead_letters import LOOKS, Grave, Moved
+from headrace.core.queue.dead_letters import LOOKS, REDRIVE_BYTES, Grave, Moved
 from headrace.core.queue.dispatch import Found
+from headrace.errors import Refused
+
+MAX_MOVED: Final = 10_000
+AT_ONCE: Final = 250
+"""Messages of one step: each takes up to 0.03 ms, and other work runs between steps."""
+BYTES_AT_ONCE: Final = 4 << 20
+
+Step = Callable[[int, int], Moved]
+"""Moves up to a number of messages from an offset on."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Query of dead letters."""
+
+    exact: bool = option(False, Flag(), "True if the queue named holds them itself, whatever died in it.")
+
+
+@dataclass(frozen=True)
+class Letters(Shown, Exact):
+    """Query of a list of dead letters."""
+
+
+@dataclass(frozen=True)
+class Redrive:
+    """Body of a redrive."""
+
+    limit: int = option(MAX_MOVED, Number(1, MAX_MOVED))
+    offset: int = option(0, Number())
+    until: int = option(MAX_OFFSET, Number(0, MAX_OFFSET), "Only offsets below this one.")
+
+
+@dataclass(frozen=True)
+class Move:
+    """Body of a move."""
+
+    to: str = required(Text(), "Name of the other queue.")
+    limit: int = option(MAX_MOVED, Number(1, MAX_MOVED))
+    offset: int = option(0, Number())
+
+
+@dataclass(frozen=True)
+class Purge:
+    """Body of a purge."""
+
+    offset: int = option(0, Number())
 
 
 async def list_graves(call: Call) -> Response:
-    """The queues that hold dead letters, or are there for them, and how many messages wait in each."""
+    """List the queues for dead letters, with the number of waiting messages."""
     host = call.path("vhost")
-    broker = call.broker(host)
+    broker, query = call.broker(host), call.query(Paged)
     queues, letters = broker.topology.queues, broker.dead_letters
     names = set[str]()
     async for queue in sliced(list(queues.values())):
         if letters.holds_letters(queue):
             names.add(queue.name)
         names.add(queue.definition.dead_letter_queue)
-    limit = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
-    page, following = await after(names & queues.keys(), call.text("after"), limit)
+    page, following = await after(names & queues.keys(), query.after, query.limit)
 
     def shown_grave(name: str) -> dict[str, object] | None:
         return _grave_to_json(host, broker, Grave(queues[name])) if name in queues else None
@@ -51,40 +89,37 @@ async def list_graves(call: Call) -> Response:
 
 
 async def show_grave(call: Call) -> Response:
-    """Where the dead letters of a queue are; the queue is "" when there are none."""
+    """Show the queue with the dead letters of a queue; "" if there is none."""
     broker, grave = _grave(call)
     return answer(_grave_to_json(call.path("vhost"), broker, grave))
 
 
 async def list_letters(call: Call) -> Response:
     broker, grave = _grave(call)
-    limit, start = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT), call.number("offset", 0, 0, MAX_OFFSET)
+    query = call.query(Letters)
     if grave is None:
-        return await shown(call, broker, [], None)
+        return await show_messages(query, broker, [], None)
     found: list[Found] = []
-    following: int | None = start
+    following: int | None = query.offset
     looks, size = LOOKS, 0
-    while following is not None and looks > 0 and len(found) < limit and size < MAX_SHOWN_BYTES:
-        most = min(limit - len(found), AT_ONCE)
+    while following is not None and looks > 0 and len(found) < query.limit and size < MAX_SHOWN_BYTES:
+        most = min(query.limit - len(found), AT_ONCE)
         part, following = broker.dead_letters.browse(grave, following, most, MAX_SHOWN_BYTES - size, AT_ONCE)
         looks -= AT_ONCE
         size += sum([len(message.payload) + len(message.properties) for _, message in part])
         found += part
         await asyncio.sleep(0)
-    return await shown(call, broker, found, following)
+    return await show_messages(query, broker, found, following)
 
 
 async def redrive(call: Call) -> Response:
-    """Back to the queues they died in; those stay whose queue the visitor may not write to."""
+    """Send dead letters back to the queues they died in, as far as the visitor may write there."""
     broker, grave = _grave(call)
-    body = await call.section()
-    limit, start = body.number("limit", MAX_MOVED, 1, MAX_MOVED), body.number("offset", 0)
-    stop = body.number("until", MAX_OFFSET)
-    body.check_all_read()
+    body = await call.read(Redrive)
     if grave is None:
         return _moved("", Moved(0, None))
     rights = call.rights(call.path("vhost"))
-    stop = min(stop, grave.queue.log.next_offset)
+    stop = min(body.until, grave.queue.log.next_offset)
 
     def step(most: int, at: int) -> Moved:
         may = rights.may
@@ -92,36 +127,34 @@ async def redrive(call: Call) -> Response:
             grave, most, at, stop, lambda name: may(WRITE, name), BYTES_AT_ONCE, AT_ONCE
         )
 
-    done = await moved_in_steps(call, broker, step, limit, start)
-    return _moved(grave.queue.name, done)
+    return _moved(grave.queue.name, await _in_steps(call, broker, step, body.limit, body.offset))
 
 
 async def move(call: Call) -> Response:
-    """To another queue, as they are."""
+    """Move dead letters to another queue."""
     broker, grave = _grave(call)
-    body = await call.section()
-    target = body.text("to", "")
-    limit, start = body.number("limit", MAX_MOVED, 1, MAX_MOVED), body.number("offset", 0)
-    body.check_all_read()
-    call.rights(call.path("vhost")).check(WRITE, QUEUE, target)
-    broker.topology.queue(target)
+    body = await _read_move(call)
+    broker.topology.queue(body.to)
     if grave is None:
         return _moved("", Moved(0, None))
-    stop = grave.queue.log.next_offset
-
-    def step(most: int, at: int) -> Moved:
-        return broker.dead_letters.hand_on(grave, target, most, at, stop, BYTES_AT_ONCE, AT_ONCE)
-
-    done = await moved_in_steps(call, broker, step, limit, start)
-    call.record(f"{done.messages:,} dead letters of queue {grave.queue.name!r} moved to queue {target!r}")
+    done = await _hand_on(call, broker, grave, body)
+    call.record(f"{done.messages:,} dead letters of queue {grave.queue.name!r} moved to queue {body.to!r}")
     return _moved(grave.queue.name, done)
 
 
+async def move_messages(call: Call) -> Response:
+    """Move waiting messages to another queue."""
+    host, broker, queue = readable_queue(call, "queue")
+    body = await _read_move(call)
+    count = (await _hand_on(call, broker, Grave(queue, is_whole=True), body)).messages
+    call.record(f"{count:,} messages of queue {queue.name!r} of virtual host {host!r} moved to queue {body.to!r}")
+    return answer({"messages": count})
+
+
 async def purge(call: Call) -> Response:
+    """Drop dead letters."""
     broker, grave = _grave(call)
-    body = await call.section()
-    start = body.number("offset", 0)
-    body.check_all_read()
+    body = await call.read(Purge)
     if grave is None:
         return _moved("", Moved(0, None))
     stop = grave.queue.log.next_offset
@@ -129,16 +162,16 @@ async def purge(call: Call) -> Response:
     def step(_: int, at: int) -> Moved:
         return broker.dead_letters.drop(grave, at, stop, AT_ONCE)
 
-    done = await moved_in_steps(call, broker, step, MAX_OFFSET, start)
+    done = await _in_steps(call, broker, step, MAX_OFFSET, body.offset)
     call.record(f"{done.messages:,} dead letters of queue {grave.queue.name!r} dropped")
     return _moved(grave.queue.name, done)
 
 
 def _grave(call: Call) -> tuple[Broker, Grave | None]:
-    """The broker, and where the dead letters are of the queue that the address names; None when it has none."""
+    """Return the broker, and the dead letters of the queue that the address names; None if it has none."""
     host, name = call.path("vhost"), call.path("queue")
     rights, broker = call.rights(host), call.broker(host)
-    grave = broker.dead_letters.grave_of(name, call.flag("exact"))
+    grave = broker.dead_letters.grave_of(name, call.query(Exact).exact)
     rights.check(READ, QUEUE, name if grave is None else grave.queue.name)
     if grave is not None and grave.queue.refusal is not None:
         raise grave.queue.refusal
@@ -161,63 +194,79 @@ def _moved(queue: str, done: Moved) -> Response:
     return answer({"queue": queue, "messages": done.messages, "next": done.next})
 
 
-_LETTERS: Final = "/queues/{vhost}/{queue}/dead-letters"
+async def _read_move(call: Call) -> Move:
+    body = await call.read(Move)
+    call.rights(call.path("vhost")).check(WRITE, QUEUE, body.to)
+    return body
+
+
+async def _hand_on(call: Call, broker: Broker, grave: Grave, body: Move) -> Moved:
+    stop = grave.queue.log.next_offset
+
+    def step(most: int, at: int) -> Moved:
+        return broker.dead_letters.hand_on(grave, body.to, most, at, stop, BYTES_AT_ONCE, AT_ONCE)
+
+    return await _in_steps(call, broker, step, body.limit, body.offset)
+
+
+async def _in_steps(call: Call, broker: Broker, step: Step, limit: int, start: int) -> Moved:
+    """Move messages in durable steps; return their number, and the offset to go on from.
+
+    Raises the error of a step; if messages went before it, the error says how many. They stay where they went.
+    """
+    whole = Moved(0, start)
+    while whole.next is not None and whole.messages < limit and whole.looks < LOOKS:
+        try:
+            done = step(min(limit - whole.messages, AT_ONCE), whole.next)
+        except Refused as error:
+            if whole.messages:
+                raise type(error)(f"{error}; {whole.messages:,} messages went before and stay there") from error
+            raise
+        whole.messages += done.messages
+        whole.size_bytes += done.size_bytes
+        whole.looks += done.looks
+        whole.next = done.next
+        if done.messages:
+            await call.stored(broker)
+        else:
+            await asyncio.sleep(0)
+        if whole.size_bytes >= REDRIVE_BYTES:
+            break
+    return whole
+
+
+_QUEUE: Final = "/queues/{vhost}/{queue}"
+_LETTERS: Final = _QUEUE + "/dead-letters"
 _MOVED: Final = table(
-    ("queue", "messages", "next"),
-    queue={**TEXT, "description": "The queue that held them; empty when there is none."},
+    queue={**TEXT, "description": "Queue that held them; empty if there is none."},
     messages=COUNT,
-    next={"type": ["integer", "null"], "description": "Give this as `offset` to go on; null at the end."},
+    next={"type": ["integer", "null"], "description": "`offset` to go on from; null at the end."},
 )
-_EXACT: Final[dict[str, Schema]] = {
-    "exact": {**FLAG, "description": "The queue named holds them itself, whatever died in it."}
-}
-_LIMIT: Final = {"type": "integer", "minimum": 1, "maximum": MAX_MOVED, "default": MAX_MOVED}
 
 OPERATIONS: Final = (
     Operation(
-        "GET", "/dead-letters/{vhost}", list_graves, "Queues of dead letters", PAGED, answer=page_of("DeadLetterQueue")
+        "POST",
+        _QUEUE + "/move",
+        move_messages,
+        "Move waiting messages to another queue",
+        table(messages=COUNT),
+        body=Move,
     ),
+    Operation("GET", "/dead-letters/{vhost}", list_graves, "Queues of dead letters", page_of("DeadLetterQueue"), Paged),
     Operation(
         "GET",
         "/dead-letters/{vhost}/{queue}",
         show_grave,
         "Where the dead letters of a queue are",
-        _EXACT,
-        answer=ref("DeadLetterQueue"),
+        ref("DeadLetterQueue"),
+        Exact,
     ),
     Operation(
-        "GET",
-        _LETTERS,
-        list_letters,
-        "The dead letters of a queue, without taking them",
-        {"offset": OFFSET, **_EXACT, **SHOWING},
-        answer=page_of("Message"),
+        "GET", _LETTERS, list_letters, "The dead letters of a queue, without taking them", page_of("Message"), Letters
     ),
     Operation(
-        "POST",
-        _LETTERS + "/redrive",
-        redrive,
-        "Send dead letters back to where they died",
-        _EXACT,
-        body=table(limit=_LIMIT, offset=COUNT, until={**COUNT, "description": "Only offsets below this one."}),
-        answer=_MOVED,
+        "POST", _LETTERS + "/redrive", redrive, "Send dead letters back to where they died", _MOVED, Exact, Redrive
     ),
-    Operation(
-        "POST",
-        _LETTERS + "/move",
-        move,
-        "Move dead letters to another queue",
-        _EXACT,
-        body=table(("to",), to=TEXT, limit=_LIMIT, offset=COUNT),
-        answer=_MOVED,
-    ),
-    Operation(
-        "POST",
-        _LETTERS + "/purge",
-        purge,
-        "Drop the dead letters of a queue",
-        _EXACT,
-        body=table(offset=COUNT),
-        answer=_MOVED,
-    ),
+    Operation("POST", _LETTERS + "/move", move, "Move dead letters to another queue", _MOVED, Exact, Move),
+    Operation("POST", _LETTERS + "/purge", purge, "Drop the dead letters of a queue", _MOVED, Exact, Purge),
 )

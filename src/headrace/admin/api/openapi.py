@@ -1,10 +1,39 @@
-"""The OpenAPI document of the API, made from its operations. The schemas of what is answered are here too."""
+"""OpenAPI document and routes of the API, made from its operations. Schemas of answers are here, too."""
 
-from collections.abc import Iterable
 from typing import Final
 
-from headrace.admin.api.operation import COUNT, FLAG, PREFIX, TABLE, TEXT, Operation, Schema, table
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from headrace.admin.api import connections, dead_letters, messages, overview, queues, users
+from headrace.admin.api.operation import COUNT, FLAG, PREFIX, TABLE, TEXT, TEXTS, Operation, Schema, ref, table
+from headrace.admin.pages import Pages, answer
+from headrace.config.table import described, table_of
 from headrace.core.feeds.feed import BEHIND, DAMAGED, FOLLOWING, FULL, NO_SOURCE
+from headrace.version import __version__
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *overview.OPERATIONS,
+    *queues.OPERATIONS,
+    *messages.OPERATIONS,
+    *dead_letters.OPERATIONS,
+    *connections.OPERATIONS,
+    *users.OPERATIONS,
+)
+
+
+def routes(pages: Pages) -> list[BaseRoute]:
+    """Return a route for each operation; the document needs no login."""
+
+    async def openapi(request: Request) -> Response:
+        return answer(document())
+
+    found: list[BaseRoute] = [Route(f"{PREFIX}/openapi.json", openapi)]
+    for operation in OPERATIONS:
+        found.append(pages.route(PREFIX + operation.path, operation.page, operation.method, operation.needs))
+    return found
+
 
 _MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
 _MAYBE_COUNT: Final[Schema] = {"type": ["integer", "null"]}
@@ -12,7 +41,7 @@ _NUMBERS: Final[Schema] = {"type": "object", "additionalProperties": {"type": "n
 _SERIES: Final[Schema] = {
     "type": "object",
     "additionalProperties": {"type": "array", "items": {"type": "number"}},
-    "description": "Samples, two seconds apart, the oldest first.",
+    "description": "Samples at intervals of two seconds, the oldest first.",
 }
 
 _QUEUE: Final[dict[str, Schema]] = {
@@ -31,9 +60,9 @@ _QUEUE: Final[dict[str, Schema]] = {
     "bytes": COUNT,
     "waiting": {
         **COUNT,
-        "description": "Messages that a purge drops: those that are ready, and those that are delayed.",
+        "description": "Ready and delayed messages: those that a purge drops.",
     },
-    "messages": {**COUNT, "description": "Messages that go with the queue when it is deleted."},
+    "messages": {**COUNT, "description": "Messages that a deletion of the queue drops."},
     "counters": _NUMBERS,
     "rates": _NUMBERS,
     "is_dead_letter_queue": FLAG,
@@ -41,31 +70,28 @@ _QUEUE: Final[dict[str, Schema]] = {
 
 _SOURCE: Final[Schema] = {
     **table(
-        ("queue", "state", "offset", "lag", "missed", "oversized"),
         queue=TEXT,
         state={"type": "string", "enum": [FOLLOWING, BEHIND, FULL, NO_SOURCE, DAMAGED]},
         offset=COUNT,
         lag=COUNT,
-        missed={**COUNT, "description": "Messages that retention took before they were looked at."},
-        oversized={**COUNT, "description": "Messages that were larger than the queue takes."},
+        missed={**COUNT, "description": "Messages that retention dropped before the queue got them."},
+        oversized={**COUNT, "description": "Messages that were too large for the queue."},
     ),
     "type": ["object", "null"],
-    "description": "How far the queue is in the stream that it is filled from.",
+    "description": "Progress of the queue in its source.",
 }
 
 SCHEMAS: Final[dict[str, Schema]] = {
-    "Problem": table(("error", "reason"), error=TEXT, reason=TEXT),
-    "Queue": table(tuple(_QUEUE), **_QUEUE),
+    "Problem": table(error=TEXT, reason=TEXT),
+    "Queue": table(**_QUEUE),
     "DeclaredQueue": table(
-        (*_QUEUE, "warnings"),
         **_QUEUE,
-        warnings={"type": "array", "items": TEXT, "description": "What is probably not meant so."},
+        warnings={**TEXTS, "description": "Settings that look like a mistake."},
     ),
     "QueueDetails": table(
-        (*_QUEUE, "definition", "source", "oldest_age_ms", "history"),
         **_QUEUE,
         reason=TEXT,
-        warnings={"type": "array", "items": TEXT, "description": "What is probably not meant so."},
+        warnings={**TEXTS, "description": "Settings that look like a mistake."},
         definition=TABLE,
         oldest_age_ms=_MAYBE_COUNT,
         source=_SOURCE,
@@ -73,19 +99,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
         history=_SERIES,
     ),
     "Group": table(
-        (
-            "queue",
-            "name",
-            "mode",
-            "is_paused",
-            "cursor",
-            "committed",
-            "lag",
-            "ready",
-            "delayed",
-            "pending",
-            "consumers",
-        ),
         queue=TEXT,
         name=TEXT,
         mode={"type": "string", "enum": ["work", "stream"]},
@@ -96,22 +109,19 @@ SCHEMAS: Final[dict[str, Schema]] = {
         settled={
             "type": "array",
             "items": {"type": "array", "items": COUNT},
-            "description": "Settled offsets above `committed`: the first, and one behind the last; at most 200.",
+            "description": "Ranges of settled offsets above `committed`, without their end; at most 200.",
         },
-        lag={**COUNT, "description": "Messages that it has not finished."},
+        lag={**COUNT, "description": "Messages that are not settled yet."},
         ready=COUNT,
-        delayed={**COUNT, "description": "Messages that wait and are not due yet: retried or published for later."},
+        delayed={**COUNT, "description": "Messages that are not due yet: retried or published for later."},
         pending=COUNT,
         consumers=COUNT,
         delivered=COUNT,
         redelivered=COUNT,
         acknowledged=COUNT,
     ),
-    "Pending": table(
-        ("offset", "consumer", "attempts", "due"), offset=COUNT, consumer=TEXT, attempts=COUNT, due=_MAYBE_TEXT
-    ),
+    "Pending": table(offset=COUNT, consumer=TEXT, attempts=COUNT, due=_MAYBE_TEXT),
     "Message": table(
-        ("offset", "topic", "exchange", "payload", "payload_encoding", "payload_bytes", "properties"),
         offset=COUNT,
         timestamp=_MAYBE_TEXT,
         exchange=TEXT,
@@ -127,29 +137,27 @@ SCHEMAS: Final[dict[str, Schema]] = {
         is_cut=FLAG,
     ),
     "Ended": table(
-        ("at", "queue", "group", "offset", "outcome", "deliveries", "attempts", "ended_at"),
-        at={**COUNT, "description": "Its place in the history."},
+        ("topic", "exchange", "published_at"),
+        at={**COUNT, "description": "Offset in the history."},
         queue=TEXT,
         group=TEXT,
         offset=COUNT,
         topic=TEXT,
         exchange=TEXT,
         published_at=_MAYBE_TEXT,
-        outcome={**TEXT, "description": "done, or why it became a dead letter or was dropped."},
+        outcome={**TEXT, "description": "done, or the reason of a dead letter or a drop."},
         deliveries=COUNT,
-        attempts={"type": "array", "items": table(("consumer",), consumer=TEXT, claimed_at=_MAYBE_TEXT)},
+        attempts={"type": "array", "items": table(consumer=TEXT, claimed_at=_MAYBE_TEXT)},
         ended_at=_MAYBE_TEXT,
     ),
     "DeadLetterQueue": table(
-        ("queue", "origin", "messages", "has_others"),
         vhost=TEXT,
-        queue={**TEXT, "description": "The queue that holds them; empty when there is none."},
-        origin={**TEXT, "description": "The queue in which they died, as far as that is known."},
-        messages={**COUNT, "description": "Messages that wait there."},
-        has_others={**FLAG, "description": "Whether messages may be among them that are no dead letters."},
+        queue={**TEXT, "description": "Queue that holds them; empty if there is none."},
+        origin={**TEXT, "description": "Queue in which they died, if known."},
+        messages={**COUNT, "description": "Messages that wait in it."},
+        has_others={**FLAG, "description": "True if it may also hold messages that are no dead letters."},
     ),
     "Connection": table(
-        ("name", "protocol", "user", "vhost", "state"),
         name=TEXT,
         protocol=TEXT,
         user=TEXT,
@@ -165,10 +173,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
         sent_bytes=COUNT,
         client_properties=TABLE,
     ),
-    "Channel": table(("name", "connection", "number"), name=TEXT, connection=TEXT, number=COUNT),
-    "Consumer": table(("queue", "group", "name"), vhost=TEXT, queue=TEXT, group=TEXT, name=TEXT),
+    "Channel": table(name=TEXT, connection=TEXT, number=COUNT),
+    "Consumer": table(vhost=TEXT, queue=TEXT, group=TEXT, name=TEXT),
     "Session": table(
-        ("vhost", "client_id", "is_connected", "subscriptions", "waiting"),
         vhost=TEXT,
         client_id=TEXT,
         is_connected=FLAG,
@@ -178,28 +185,24 @@ SCHEMAS: Final[dict[str, Schema]] = {
         waiting=COUNT,
         has_will=FLAG,
     ),
-    "Subscription": table(("pattern", "qos"), pattern=TEXT, qos=COUNT, group=TEXT),
-    "VirtualHost": table(("name", "queues"), name=TEXT, queues=COUNT),
-    "User": table(("name", "tags"), name=TEXT, tags={"type": "array", "items": TEXT}, limits=TABLE),
-    "Permission": table(
-        ("user", "vhost", "configure", "write", "read"), user=TEXT, vhost=TEXT, configure=TEXT, write=TEXT, read=TEXT
-    ),
-    "TopicPermission": table(
-        ("user", "vhost", "exchange", "write", "read"), user=TEXT, vhost=TEXT, exchange=TEXT, write=TEXT, read=TEXT
-    ),
+    "Subscription": table(pattern=TEXT, qos=COUNT, group=TEXT),
+    "VirtualHost": table(name=TEXT, queues=COUNT),
+    "User": table(name=TEXT, tags=TEXTS, limits=TABLE),
+    "Permission": table(user=TEXT, vhost=TEXT, configure=TEXT, write=TEXT, read=TEXT),
+    "TopicPermission": table(user=TEXT, vhost=TEXT, exchange=TEXT, write=TEXT, read=TEXT),
 }
 
 
-def document(operations: Iterable[Operation], version: str) -> dict[str, object]:
-    """What every operation takes and answers, as OpenAPI 3.1 has it."""
+def document() -> dict[str, object]:
+    """Return the OpenAPI 3.1 document of all operations."""
     paths: dict[str, dict[str, object]] = {}
-    for operation in operations:
+    for operation in OPERATIONS:
         paths.setdefault(PREFIX + operation.path, {})[operation.method.lower()] = _described(operation)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Headrace",
-            "version": version,
+            "version": __version__,
             "description": "Queues, groups, messages, dead letters, connections and users of a Headrace broker.",
         },
         "paths": paths,
@@ -213,7 +216,9 @@ def _described(operation: Operation) -> dict[str, object]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in operation.parameters
     ]
-    parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()]
+    if operation.query is not None:
+        keys = table_of(operation.query).keys
+        parameters += [{"name": name, "in": "query", "schema": described(key)} for name, key in keys.items()]
     found: dict[str, object] = {
         "summary": operation.summary,
         "operationId": _identifier(operation),
@@ -221,14 +226,14 @@ def _described(operation: Operation) -> dict[str, object]:
         "parameters": parameters,
         "responses": {
             "2XX" if operation.method == "PUT" else str(operation.status): _response("Done", operation.answer),
-            "4XX": _response("It cannot be done; the reason is in the body", {"$ref": "#/components/schemas/Problem"}),
-            "503": _response("It cannot be done now", {"$ref": "#/components/schemas/Problem"}),
+            "4XX": _response("It cannot be done; the reason is in the body", ref("Problem")),
+            "503": _response("It cannot be done now", ref("Problem")),
         },
     }
-    if operation.body is not None:
-        found["requestBody"] = {
-            "content": {"application/json": {"schema": {"additionalProperties": False, **operation.body}}}
-        }
+    body = operation.body
+    if body is not None:
+        schema = table_of(body).schema() if isinstance(body, type) else body
+        found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     return found
 
 

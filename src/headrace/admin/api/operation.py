@@ -1,14 +1,16 @@
-"""What one operation of the API is: where it is found, what it takes and gives. One value makes its route and its page
-in the OpenAPI document, so that neither can say what the other does not.
+"""One operation of the API: path, models of query and body, schema of the answer. Its route and its part of the
+OpenAPI document are made from it.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from headrace.admin.pages import Page
 from headrace.admin.site import MANAGEMENT
+from headrace.config.kinds import Number, Text
+from headrace.config.table import option
 
 PREFIX: Final = "/api/v1"
 MAX_LIMIT: Final = 1000
@@ -18,28 +20,39 @@ MAX_OFFSET: Final = (1 << 63) - 1
 Schema = Mapping[str, object]
 
 TEXT: Final[Schema] = {"type": "string"}
+TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
 FLAG: Final[Schema] = {"type": "boolean"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 TABLE: Final[Schema] = {"type": "object"}
-LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
-OFFSET: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET}
-
-PAGED: Final[Mapping[str, Schema]] = {"after": TEXT, "limit": LIMIT}
-"""The parameters of every list: where to go on, and how many to give."""
 
 
-def table(required: tuple[str, ...] = (), **members: Schema) -> Schema:
-    """The schema of an object."""
-    found: dict[str, object] = {"type": "object", "properties": dict(members)}
-    return {**found, "required": list(required)} if required else found
+@dataclass(frozen=True)
+class Paged:
+    """Query of a list by name: the last name of the page before, and the size of a page."""
+
+    after: str = option("", Text())
+    limit: int = option(DEFAULT_LIMIT, Number(1, MAX_LIMIT))
+
+
+@dataclass(frozen=True)
+class FromOffset:
+    """Query of a list by offset."""
+
+    offset: int = option(0, Number(0, MAX_OFFSET))
+    limit: int = option(DEFAULT_LIMIT, Number(1, MAX_LIMIT))
+
+
+def table(optional: tuple[str, ...] = (), /, **members: Schema) -> Schema:
+    """Return the schema of an object in an answer; all members are required but the optional ones."""
+    required = [name for name in members if name not in optional]
+    return {"type": "object", "properties": dict(members), "required": required}
 
 
 def page_of(item: str) -> Schema:
-    """The schema of a part of a list."""
+    """Return the schema of a page of a list."""
     return table(
-        ("items", "next"),
-        items={"type": "array", "items": {"$ref": f"#/components/schemas/{item}"}},
-        next={"description": "Give this as `after` (or `offset`) to get what follows; null at the end."},
+        items={"type": "array", "items": ref(item)},
+        next={"description": "`after` (or `offset`) of the next page; null at the end."},
     )
 
 
@@ -55,14 +68,16 @@ class Operation:
     path: str
     page: Page
     summary: str
-    query: Mapping[str, Schema] = field(default_factory=dict)
-    body: Schema | None = None
     answer: Schema | None = None
+    query: type | None = None
+    """Model of the query parameters."""
+    body: type | Schema | None = None
+    """Model of the body; a schema where core reads the body."""
     status: int = 200
     needs: str = MANAGEMENT
-    """The tag that a user must have."""
+    """Tag that a user must have."""
 
     @property
     def parameters(self) -> list[str]:
-        """The names in the path's braces."""
+        """Return the names in the path's braces."""
         return re.findall(r"\{(\w+)\}", self.path)

@@ -1,30 +1,41 @@
-"""The broker at a glance: totals, rates, how long commits take; who the visitor is."""
+"""The broker as a whole: totals, rates and the visitor; its cluster; a reload of its configuration."""
 
 import os
 import platform
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.api.connections import visible
-from headrace.admin.api.operation import COUNT, TABLE, TEXT, Operation, table
+from headrace.admin.api.operation import COUNT, TABLE, TEXT, TEXTS, Operation, Schema, table
 from headrace.admin.metrics import memory_bytes
 from headrace.admin.pages import Call, answer
+from headrace.admin.resources import channels_of, hosts, visible_connections
 from headrace.admin.sampler import HOST_COUNTERS, HOST_GAUGES, INTERVAL_SECONDS, Series
+from headrace.admin.site import ADMINISTRATOR, MONITORING
+from headrace.config.kinds import Text
+from headrace.config.table import option
+from headrace.errors import Unavailable
+
+ALONE: Final = "alone"
+
+
+@dataclass(frozen=True)
+class OfHost:
+    """Query of one virtual host."""
+
+    vhost: str = option("", Text())
 
 
 async def overview(call: Call) -> Response:
-    """Everything in the virtual hosts that the visitor sees, or in one."""
-    wanted = call.text("vhost")
-    if wanted:
-        call.broker(wanted)
-    names = [wanted] if wanted else [name for name in call.site.hosts.names() if call.sees(name)]
+    """Sum up all virtual hosts that the visitor sees, or one."""
+    found = hosts(call, call.query(OfHost).vhost)
+    names, brokers = [name for name, _ in found], [broker for _, broker in found]
     site = call.site
-    brokers = [call.broker(name) for name in names]
-    series = [found for name in names if (found := site.sampler.series.get(name)) is not None]
-    connections = [connection for connection in await visible(call) if connection.facts.host in names]
-    channels = [channel for connection in connections for channel in connection.facts.channels]
+    series = [each for name in names if (each := site.sampler.series.get(name)) is not None]
+    connections = [connection for connection in await visible_connections(call) if connection.facts.host in names]
+    channels = channels_of(connections)
     return answer(
         {
             "product": "Headrace",
@@ -44,21 +55,21 @@ async def overview(call: Call) -> Response:
                 "exchanges": sum(len(broker.topology.exchanges.exchanges()) for broker in brokers),
                 "connections": len(connections),
                 "channels": len(channels),
-                "consumers": sum(len(channel.consumers) for channel in channels),
+                "consumers": sum(len(channel.consumers) for _, channel in channels),
                 "published": sum(broker.statistics.stored for broker in brokers),
                 "delivered": sum(broker.statistics.delivered for broker in brokers),
                 "redelivered": sum(broker.statistics.redelivered for broker in brokers),
                 "dead_lettered": sum(sum(broker.statistics.dead_letters.values()) for broker in brokers),
             },
             "connections_by_protocol": dict(Counter(connection.facts.protocol for connection in connections)),
-            "rates": {name: round(sum(found.rates[name] for found in series), 2) for name in HOST_COUNTERS},
+            "rates": {name: round(sum(each.rates[name] for each in series), 2) for name in HOST_COUNTERS},
             "history": _summed(series),
         }
     )
 
 
 def _summed(series: list[Series]) -> dict[str, list[float]]:
-    """The samples of several virtual hosts together; of durations, the longest."""
+    """Add up the samples of virtual hosts; of durations, take the longest."""
     histories = [found.history() for found in series]
     length = max([len(history["ready"]) for history in histories], default=0)
     summed: dict[str, list[float]] = {}
@@ -69,15 +80,35 @@ def _summed(series: list[Series]) -> dict[str, list[float]]:
     return summed
 
 
+async def cluster(call: Call) -> Response:
+    """Show all nodes of all replication groups and their owners, or that the broker is alone."""
+    status = call.site.cluster
+    if status is None:
+        return answer({"role": ALONE, "owner": "", "epoch": 0, "nodes": [], "takeovers": [], "groups": []})
+    return answer(dict(await status.status()))
+
+
+async def reload(call: Call) -> Response:
+    """Apply the configuration anew; answer once queues are durable, with the settings that need a restart."""
+    if call.site.reload is None:
+        raise Unavailable("this broker has no configuration to read again")
+    done = call.site.reload()
+    for name in call.site.hosts.names():
+        broker = call.site.hosts.find(name)
+        if broker is not None:
+            await call.kept(broker)
+    return answer(done)
+
+
+_TABLES: Final[Schema] = {"type": "array", "items": TABLE}
+
 OPERATIONS: Final = (
     Operation(
         "GET",
         "/overview",
         overview,
         "The broker at a glance",
-        {"vhost": TEXT},
-        answer=table(
-            ("version", "totals", "rates", "history"),
+        table(
             version=TEXT,
             uptime_ms=COUNT,
             memory_bytes=COUNT,
@@ -86,5 +117,34 @@ OPERATIONS: Final = (
             history=TABLE,
             connections_by_protocol=TABLE,
         ),
+        OfHost,
+    ),
+    Operation(
+        "GET",
+        "/cluster",
+        cluster,
+        "Nodes that share a store, and its owner",
+        table(
+            ("node", "write_policy", "group", "lease"),
+            node=TEXT,
+            role=TEXT,
+            write_policy=TEXT,
+            group=TEXT,
+            owner=TEXT,
+            epoch=COUNT,
+            lease=TABLE,
+            nodes=_TABLES,
+            takeovers=_TABLES,
+            groups=_TABLES,
+        ),
+        needs=MONITORING,
+    ),
+    Operation(
+        "POST",
+        "/reload",
+        reload,
+        "Read the configuration again",
+        table(applied=TEXTS, created=TEXTS, altered=TEXTS, needs_restart=TEXTS),
+        needs=ADMINISTRATOR,
     ),
 )

@@ -1,46 +1,153 @@
-"""Queues over HTTP: list, show, declare, delete, purge. Messages are in messages.py, groups in broker.py."""
+"""Queues over HTTP, with their groups and their history. Messages are in messages.py, moves in dead_letters.py."""
 
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.api.moving import AT_ONCE, BYTES_AT_ONCE, moved_in_steps
-from headrace.admin.api.operation import (
-    COUNT,
-    DEFAULT_LIMIT,
-    FLAG,
-    MAX_LIMIT,
-    PAGED,
-    TABLE,
-    TEXT,
-    Operation,
-    page_of,
-    ref,
-    table,
+from headrace.admin.api.operation import COUNT, TEXT, FromOffset, Operation, Paged, page_of, ref, table
+from headrace.admin.messages import time_to_json
+from headrace.admin.pages import BadRequest, Call, after, answer, listed
+from headrace.admin.resources import declare_queue as declare
+from headrace.admin.resources import delete_queue as delete
+from headrace.admin.resources import find_queue, hosts, readable_queue
+from headrace.admin.resources import purge_queue as purge
+from headrace.admin.sampler import (
+    QUEUE_COUNTERS,
+    QUEUE_GAUGES,
+    Sampler,
+    Series,
+    look_for_schedule,
+    oldest_age_ms,
+    queue_values,
 )
-from headrace.admin.pages import BadRequest, Call, Section, answer, listed
 from headrace.admin.slices import ordered, sliced
-from headrace.admin.views import queue_details, queue_to_json
-from headrace.core.access.permissions import CONFIGURE, QUEUE, READ, WRITE
-from headrace.core.properties import table_from_json
-from headrace.core.queue.configured import configured, differences, update
-from headrace.core.queue.dead_letters import Grave, Moved
+from headrace.config.kinds import Flag, Text, Unchecked
+from headrace.config.table import described, option, read_model, table_of
+from headrace.core.access.permissions import CONFIGURE, QUEUE
+from headrace.core.broker import Broker
+from headrace.core.feeds.feed import FedQueue
+from headrace.core.properties import table_from_json, table_to_json
+from headrace.core.queue.configured import QUEUE as QUEUE_TABLE
+from headrace.core.queue.configured import configured, differences
 from headrace.core.queue.definition import QueueDefinition, declared
+from headrace.core.queue.group import Group, PendingEntry
 from headrace.core.queue.queue import Queue
-from headrace.errors import PreconditionFailed
+from headrace.core.routing.address import dead_letter_origin
+from headrace.errors import NotFound, PreconditionFailed
+from headrace.storage.group_state import MODE_NAMES
+
+MAX_RANGES: Final = 200
+"""Ranges of settled offsets that a group shows."""
+_MICROSECONDS: Final = "_us"
+
+# -- queues ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QueueList(Paged):
+    """Query of queues: of one virtual host, with a part of their name."""
+
+    vhost: str = option("", Text())
+    search: str = option("", Text())
+
+
+@dataclass(frozen=True)
+class Update:
+    """Query of a declaration."""
+
+    update: bool = option(False, Flag(), "True to change the queue if it differs.")
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """Query of a deletion: its conditions."""
+
+    if_unused: bool = option(False, Flag())
+    if_empty: bool = option(False, Flag())
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Body of a declaration with RabbitMQ's arguments."""
+
+    type: str = option("", Text())
+    durable: bool = option(True, Flag())
+    auto_delete: bool = option(False, Flag())
+    arguments: object = option(
+        None,
+        Unchecked(type="object"),
+        "RabbitMQ's `x-` arguments. Without them, the keys of the configuration file.",
+    )
+
+
+def queue_to_json(host: str, queue: Queue, sampler: Sampler) -> dict[str, object]:
+    """Return a row of the list of queues."""
+    definition = queue.definition
+    series = sampler.queue(host, queue.name)
+    log = queue.log
+    return {
+        "vhost": host,
+        "name": queue.name,
+        "type": definition.kind,
+        "durable": definition.durable,
+        "exclusive": definition.exclusive,
+        "auto_delete": definition.auto_delete,
+        "arguments": table_to_json(definition.arguments),
+        "state": "running" if queue.refusal is None else "damaged",
+        "groups": len(queue.groups),
+        "consumers": queue.consumers,
+        "first_offset": queue.first_offset,
+        "next_offset": log.next_offset,
+        "bytes": log.size_bytes,
+        "waiting": queue.messages,
+        "messages": queue.total,
+        "counters": queue_values(queue),
+        "rates": dict(series.rates) if series is not None else dict.fromkeys(QUEUE_COUNTERS, 0.0),
+        "is_dead_letter_queue": bool(dead_letter_origin(queue.name)) or queue.has_letters,
+    }
+
+
+def _details(host: str, broker: Broker, queue: Queue, sampler: Sampler, now_us: int) -> dict[str, object]:
+    look_for_schedule(queue, now_us)
+    series = sampler.watch(host, queue.name)
+    return {
+        **queue_to_json(host, queue, sampler),
+        "reason": str(queue.refusal) if queue.refusal is not None else "",
+        "warnings": queue.definition.warnings,
+        "definition": queue.definition.to_json(),
+        "source": _source_to_json(broker.administration.follower(queue)),
+        "oldest_age_ms": oldest_age_ms(queue, now_us),
+        "bindings": len(broker.topology.exchanges.bindings_to(queue.name)),
+        "history": (series or Series(QUEUE_COUNTERS, QUEUE_GAUGES)).history(),
+    }
+
+
+def _source_to_json(follower: FedQueue | None) -> dict[str, object] | None:
+    """Return the progress of a queue in its source; None for a queue without one."""
+    if follower is None:
+        return None
+    return {
+        "queue": follower.queue.definition.source,
+        "state": follower.state,
+        "offset": follower.position,
+        "lag": follower.lag,
+        "missed": follower.missed,
+        "oversized": follower.oversized,
+    }
 
 
 async def list_queues(call: Call) -> Response:
-    """The queues of one virtual host, or of all that the visitor sees, by host and name."""
-    wanted, search = call.text("vhost"), call.text("search").lower()
-    hosts = [wanted] if wanted else [name for name in call.site.hosts.names() if call.sees(name)]
-    limit = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
-    last_host, _, last = call.text("after").partition("\n")
+    """List the queues of one virtual host, or of all that the visitor sees, by host and name."""
+    query = call.query(QueueList)
+    search, limit = query.search.lower(), query.limit
+    last_host, _, last = query.after.partition("\n")
     found: list[tuple[str, Queue]] = []
-    for host in hosts:
+    for host, broker in hosts(call, query.vhost):
         if host < last_host:
             continue
-        queues = call.broker(host).topology.queues
+        queues = broker.topology.queues
         names = [
             name
             async for name in sliced(list(queues), 1000)
@@ -56,35 +163,27 @@ async def list_queues(call: Call) -> Response:
 
 
 async def show_queue(call: Call) -> Response:
-    host = call.path("vhost")
-    broker = call.broker(host)
-    queue = broker.topology.queue(call.path("queue"))
-    return answer(queue_details(host, broker, queue, call.site.sampler, call.site.clock.now_us()))
+    host, broker, queue = find_queue(call, "queue")
+    return answer(_details(host, broker, queue, call.site.sampler, call.site.clock.now_us()))
 
 
 async def declare_queue(call: Call) -> Response:
-    """By RabbitMQ's arguments, or by the keys of the configuration file, which may also change what is there."""
-    host, name = call.path("vhost"), call.path("queue")
-    rights = call.rights(host)
-    is_update = call.flag("update")
+    """Declare a queue by RabbitMQ's arguments, or by the keys of the configuration file, which may also change it."""
+    name, is_update = call.path("queue"), call.query(Update).update
+    call.rights(call.path("vhost"))
     definition = _definition(name, await call.json(), is_update)
-    rights.check_declare_queue(definition)
-    broker = call.broker(host)
-    is_new = name not in broker.topology.queues
-    if is_update:
-        update(broker, host, definition)
-    else:
-        _check_same(broker.declare(definition), definition)
-    await call.kept(broker)
-    queue = broker.topology.queue(name)
+    is_new = await declare(call, definition, is_update)
+    host, _, queue = find_queue(call, "queue")
+    if not is_update:
+        _check_same(queue, definition)
     shown = {**queue_to_json(host, queue, call.site.sampler), "warnings": queue.definition.warnings}
     return answer(shown, 201 if is_new else 200)
 
 
 def _check_same(queue: Queue, asked: QueueDefinition) -> None:
-    """Raises PreconditionFailed when the queue was there and is not what was asked for."""
+    """Raises PreconditionFailed if the queue existed with another definition."""
     if asked.arguments or queue.definition is asked:
-        return  # arguments are compared when it is declared
+        return  # declaring compares arguments
     others = differences(queue.definition, asked)
     if others:
         raise PreconditionFailed(
@@ -96,108 +195,191 @@ def _check_same(queue: Queue, asked: QueueDefinition) -> None:
 def _definition(name: str, body: dict[str, object], is_update: bool) -> QueueDefinition:
     if is_update or not body.keys() & {"arguments", "durable", "auto_delete"}:
         return configured({**body, "name": name})
-    section = Section("the body", body)
-    arguments = table_from_json(body.get("arguments") or {})
-    section.get("arguments")
-    kind = section.text("type", "")
-    if kind and arguments.setdefault("x-queue-type", kind) != kind:
+    given = read_model(Arguments, body, "the body")
+    arguments = table_from_json(given.arguments or {})
+    if given.type and arguments.setdefault("x-queue-type", given.type) != given.type:
         raise BadRequest("'type' and the argument 'x-queue-type' differ")
-    durable, auto_delete = section.flag("durable", True), section.flag("auto_delete", False)
-    section.check_all_read()
-    return declared(name, durable, auto_delete=auto_delete, arguments=arguments)
+    return declared(name, given.durable, auto_delete=given.auto_delete, arguments=arguments)
 
 
 async def delete_queue(call: Call) -> Response:
-    host, name = call.path("vhost"), call.path("queue")
-    call.rights(host).check(CONFIGURE, QUEUE, name)
-    broker = call.broker(host)
-    if_unused, if_empty = call.condition("if_unused"), call.condition("if_empty")
-    count = broker.delete(name, if_unused, if_empty, broker.topology.queue(name).owner)
-    await call.kept(broker)
-    call.record(f"queue {name!r} of virtual host {host!r} deleted with {count:,} messages")
-    return answer({"messages": count})
+    return answer({"messages": await delete(call, "queue")})
 
 
 async def purge_queue(call: Call) -> Response:
-    host, name = call.path("vhost"), call.path("queue")
-    call.rights(host).check(READ, QUEUE, name)
-    broker = call.broker(host)
-    count = broker.purge(name, broker.topology.queue(name).owner)
-    await call.kept(broker)
-    call.record(f"queue {name!r} of virtual host {host!r} purged of {count:,} messages")
-    return answer({"messages": count})
+    return answer({"messages": await purge(call, "queue")})
 
 
-async def move_messages(call: Call) -> Response:
-    """Send what waits to another queue, as it is."""
-    host, name = call.path("vhost"), call.path("queue")
-    rights = call.rights(host)
-    rights.check(READ, QUEUE, name)
-    body = await call.section()
-    target = body.text("to", "")
-    limit, start = body.number("limit", MAX_MOVED, 1, MAX_MOVED), body.number("offset", 0)
-    body.check_all_read()
-    rights.check(WRITE, QUEUE, target)
-    broker = call.broker(host)
-    grave = Grave(broker.topology.queue(name), is_whole=True)
-    stop = grave.queue.log.next_offset
-
-    def step(most: int, at: int) -> Moved:
-        return broker.dead_letters.hand_on(grave, target, most, at, stop, BYTES_AT_ONCE, AT_ONCE)
-
-    count = (await moved_in_steps(call, broker, step, limit, start)).messages
-    call.record(f"{count:,} messages of queue {name!r} of virtual host {host!r} moved to queue {target!r}")
-    return answer({"messages": count})
+# -- groups ----------------------------------------------------------------------------------------------------------
 
 
-MAX_MOVED: Final = 10_000
-_MOVED: Final = table(("messages",), messages=COUNT)
+@dataclass(frozen=True)
+class Seek:
+    """Body of a seek."""
+
+    position: object = option(
+        "", Unchecked(type=["string", "integer"]), "first, next, an offset, or timestamp=<unix time>"
+    )
+
+
+def _group_to_json(group: Group) -> dict[str, object]:
+    state = group.state
+    return {
+        "queue": group.queue.name,
+        "name": group.name,
+        "mode": MODE_NAMES[state.mode],
+        "filter": state.filter,
+        "is_paused": group.is_paused,
+        "cursor": state.cursor,
+        "committed": state.committed,
+        "settled": [list(part) for part in islice(state.settled, MAX_RANGES)] if state.settled_count else [],
+        "lag": group.lag,
+        "ready": group.ready - group.delayed,
+        "delayed": group.delayed,
+        "pending": group.unsettled,
+        "consumers": len(group.consumers),
+        "delivered": group.delivered,
+        "redelivered": group.redelivered,
+        "acknowledged": group.acknowledged,
+    }
+
+
+def _pending_to_json(entry: PendingEntry) -> dict[str, object]:
+    return {
+        "offset": entry.offset,
+        "consumer": entry.consumer,
+        "attempts": entry.attempts,
+        "due": time_to_json(entry.due_us),
+    }
+
+
+async def list_groups(call: Call) -> Response:
+    groups, query = find_queue(call, "queue")[2].groups, call.query(Paged)
+    names, following = await after(groups, query.after, query.limit)
+    return await listed(names, following, lambda name: _group_to_json(groups[name]) if name in groups else None)
+
+
+async def show_group(call: Call) -> Response:
+    return answer(_group_to_json(_group(call)))
+
+
+async def list_pending(call: Call) -> Response:
+    """List unsettled deliveries. A group has at most 100,000, so a page is cut from the whole list."""
+    group, query = _group(call), call.query(FromOffset)
+    entries = [entry async for entry in sliced(group.pending(), 1000) if entry.offset >= query.offset]
+    following = entries[query.limit].offset if len(entries) > query.limit else None
+    return await listed(entries[: query.limit], following, _pending_to_json)
+
+
+async def seek_group(call: Call) -> Response:
+    broker, group = _readable_group(call)
+    position = (await call.read(Seek)).position
+    if position == "":
+        raise BadRequest("'position' is missing: first, next, a number, offset=<number> or timestamp=<unix time>")
+    broker.groups.seek(group.queue.name, group.name, position)
+    return await _changed(call, broker, group)
+
+
+async def pause_group(call: Call) -> Response:
+    broker, group = _readable_group(call)
+    broker.groups.pause(group.queue.name, group.name)
+    return await _changed(call, broker, group)
+
+
+async def resume_group(call: Call) -> Response:
+    broker, group = _readable_group(call)
+    broker.groups.pause(group.queue.name, group.name, is_paused=False)
+    return await _changed(call, broker, group)
+
+
+async def delete_group(call: Call) -> Response:
+    host, queue = call.path("vhost"), call.path("queue")
+    call.rights(host).check(CONFIGURE, QUEUE, queue)
+    group, broker = _group(call), call.broker(host)
+    unfinished = broker.groups.delete(group.queue.name, group.name)
+    await call.stored(broker)
+    call.record(f"group {group.name!r} of queue {queue!r} forgotten, {unfinished:,} messages unfinished")
+    return answer({"queue": queue, "group": group.name, "messages": unfinished})
+
+
+def _group(call: Call) -> Group:
+    queue = find_queue(call, "queue")[2]
+    group = queue.groups.get(call.path("group"))
+    if group is None:
+        raise NotFound(f"queue '{queue.name}' has no group '{call.path('group')}'")
+    return group
+
+
+def _readable_group(call: Call) -> tuple[Broker, Group]:
+    return readable_queue(call, "queue")[1], _group(call)
+
+
+async def _changed(call: Call, broker: Broker, group: Group) -> Response:
+    await call.stored(broker)
+    return answer(_group_to_json(group))
+
+
+# -- history ---------------------------------------------------------------------------------------------------------
+
+
+async def list_history(call: Call) -> Response:
+    """List how messages ended; the setting `history` of the queue says for how long that is kept."""
+    _, broker, queue = readable_queue(call, "queue")
+    query = call.query(FromOffset)
+    found = broker.history(queue.name, query.offset, query.limit)
+    following = found[-1][0] + 1 if len(found) == query.limit else None
+    return await listed(found, following, lambda pair: {"at": pair[0], **_ended_to_json(pair[1])})
+
+
+def _ended_to_json(entry: dict[str, object]) -> dict[str, object]:
+    return {name.removesuffix(_MICROSECONDS): _ended_value(name, value) for name, value in entry.items()}
+
+
+def _ended_value(name: str, value: object) -> object:
+    """Return times in the form of the API, also those of attempts."""
+    if isinstance(value, list):
+        return [_ended_to_json(attempt) for attempt in value]
+    return time_to_json(value) if name.endswith(_MICROSECONDS) and isinstance(value, int) else value
+
+
 _PATH: Final = "/queues/{vhost}/{queue}"
+_GROUPS: Final = _PATH + "/groups"
+_GROUP: Final = _GROUPS + "/{group}"
+_DROPPED: Final = table(messages=COUNT)
 _DECLARATION: Final = {
-    **table(
-        type={"type": "string", "enum": ["classic", "quorum", "stream", "ephemeral"]},
-        durable=FLAG,
-        auto_delete=FLAG,
-        arguments={
-            **TABLE,
-            "description": "RabbitMQ's `x-` arguments. Without them, the keys of the configuration file.",
-        },
-        topics={
-            "type": "array",
-            "items": TEXT,
-            "description": "Patterns of addresses (`$queue/...`); of plain topics only with `capture`.",
-        },
-        capture={**FLAG, "description": "Whether the patterns match plain topics, too."},
-        filter={**TEXT, "description": "An expression that messages must satisfy to enter."},
-        source={**TEXT, "description": "A stream from which it gets all that satisfies the filter."},
-        source_from={
-            "type": ["string", "integer"],
-            "description": "Where it begins there: earliest, latest, an offset, timestamp=TIME.",
-        },
-        limits=TABLE,
-        retry=TABLE,
-        retention=TABLE,
-        dlq=TABLE,
-    ),
+    "type": "object",
+    "properties": {
+        **{name: described(key) for name, key in QUEUE_TABLE.keys.items() if name != "name"},
+        **{name: described(key) for name, key in table_of(Arguments).keys.items() if name != "type"},
+    },
     "additionalProperties": True,
 }
 
 OPERATIONS: Final = (
+    Operation("GET", "/queues", list_queues, "List queues", page_of("Queue"), QueueList),
+    Operation("GET", _PATH, show_queue, "Everything about a queue", ref("QueueDetails")),
+    Operation("PUT", _PATH, declare_queue, "Declare a queue", ref("DeclaredQueue"), Update, _DECLARATION),
+    Operation("DELETE", _PATH, delete_queue, "Delete a queue", _DROPPED, Deletion),
+    Operation("POST", _PATH + "/purge", purge_queue, "Drop all messages that wait", _DROPPED),
+    Operation("GET", _GROUPS, list_groups, "List the groups of a queue", page_of("Group"), Paged),
+    Operation("GET", _GROUP, show_group, "Progress of a group", ref("Group")),
+    Operation("GET", _GROUP + "/pending", list_pending, "Unsettled deliveries", page_of("Pending"), FromOffset),
+    Operation("POST", _GROUP + "/seek", seek_group, "Move a stream group to a position", ref("Group"), body=Seek),
+    Operation("POST", _GROUP + "/pause", pause_group, "Deliver nothing until resumed", ref("Group")),
+    Operation("POST", _GROUP + "/resume", resume_group, "Deliver again", ref("Group")),
     Operation(
-        "GET", "/queues", list_queues, "List queues", {"vhost": TEXT, "search": TEXT, **PAGED}, answer=page_of("Queue")
+        "DELETE",
+        _GROUP,
+        delete_group,
+        "Forget a group without consumers",
+        table(queue=TEXT, group=TEXT, messages={**COUNT, "description": "Messages that it had not settled."}),
     ),
-    Operation("GET", _PATH, show_queue, "Everything about a queue", answer=ref("QueueDetails")),
     Operation(
-        "PUT", _PATH, declare_queue, "Declare a queue", {"update": FLAG}, body=_DECLARATION, answer=ref("DeclaredQueue")
-    ),
-    Operation("DELETE", _PATH, delete_queue, "Delete a queue", {"if_unused": FLAG, "if_empty": FLAG}, answer=_MOVED),
-    Operation("POST", _PATH + "/purge", purge_queue, "Drop all messages that wait", answer=_MOVED),
-    Operation(
-        "POST",
-        _PATH + "/move",
-        move_messages,
-        "Move waiting messages to another queue",
-        body=table(("to",), to=TEXT, limit={"type": "integer", "minimum": 1, "maximum": MAX_MOVED}, offset=COUNT),
-        answer=_MOVED,
+        "GET",
+        _PATH + "/history",
+        list_history,
+        "How messages ended and who had claimed them",
+        page_of("Ended"),
+        FromOffset,
     ),
 )

@@ -1,4 +1,4 @@
-"""The dashboard's files as they are in the package: no build, nothing from elsewhere. What they do is theirs."""
+"""Routes of the dashboard's files, which are served as they are in the package. The scripts have the behaviour."""
 
 import hashlib
 from pathlib import Path
@@ -24,7 +24,7 @@ _HEADERS: Final = {
 
 
 def routes() -> list[BaseRoute]:
-    """The page at `/` and what it loads from `/dashboard/`; anybody may have these, the API behind them not."""
+    """Return the page at `/` and its files at `/dashboard/`; they need no login, the API does."""
     found: list[BaseRoute] = [_route("/", _FILES / "index.html")]
     for file in sorted(_FILES.iterdir()):
         if file.suffix in _TYPES:

@@ -2,12 +2,19 @@
 
 from starlette.responses import Response
 
-from headrace.admin.api.connections import end, find, visible
 from headrace.admin.pages import Call, nothing
 from headrace.admin.rabbitmq.queues import consumer_row
-from headrace.admin.rabbitmq.shapes import Row, details, hosts, node_name, row, rows
+from headrace.admin.rabbitmq.shapes import Row, asked_hosts, details, named_host, node_name, row, rows
+from headrace.admin.resources import (
+    Connected,
+    channel_name,
+    channels_of,
+    consumers_in,
+    end_connection,
+    find_connection,
+    visible_connections,
+)
 from headrace.admin.slices import sliced
-from headrace.admin.views import Connected, consuming, texts
 from headrace.errors import NotFound
 from headrace.net.facts import ChannelFacts
 
@@ -36,7 +43,7 @@ def connection_row(connection: Connected, now_us: int) -> Row:
         "frame_max": facts.frame_max,
         "timeout": facts.heartbeat_seconds,
         "auth_mechanism": "PLAIN",
-        "client_properties": texts(facts.client_properties),
+        "client_properties": connection.client_properties,
         "recv_oct": wire.received_bytes,
         "recv_oct_details": details(0.0),
         "send_oct": wire.sent_bytes,
@@ -48,7 +55,7 @@ def channel_row(connection: Connected, channel: ChannelFacts) -> Row:
     wire = connection.wire
     peer_host, _, peer_port = wire.peer.rpartition(":")
     return {
-        "name": f"{wire.name} ({channel.number})",
+        "name": channel_name(connection, channel),
         "number": channel.number,
         "user": connection.facts.user,
         "vhost": connection.facts.host,
@@ -72,11 +79,11 @@ def _port(text: str) -> int:
 
 
 async def _of_host(call: Call) -> list[Connected]:
-    if "vhost" not in call.request.path_params:
-        return await visible(call)
-    host = call.path("vhost")
+    host = named_host(call)
+    if not host:
+        return await visible_connections(call)
     call.broker(host)
-    return [connection for connection in await visible(call) if connection.facts.host == host]
+    return [connection for connection in await visible_connections(call) if connection.facts.host == host]
 
 
 async def list_connections(call: Call) -> Response:
@@ -85,36 +92,36 @@ async def list_connections(call: Call) -> Response:
 
 
 async def show_connection(call: Call) -> Response:
-    return row(call, connection_row(await find(call, call.path("name")), call.site.clock.now_us()))
+    return row(call, connection_row(await find_connection(call, call.path("name")), call.site.clock.now_us()))
 
 
 async def close_connection(call: Call) -> Response:
-    await end(call, call.path("name"))
+    await end_connection(call, call.path("name"))
     return nothing()
 
 
 async def channels_of_connection(call: Call) -> Response:
-    connection = await find(call, call.path("name"))
+    connection = await find_connection(call, call.path("name"))
     return await rows(call, connection.facts.channels, lambda channel: channel_row(connection, channel))
 
 
 async def list_channels(call: Call) -> Response:
-    found = [(connection, channel) for connection in await _of_host(call) for channel in connection.facts.channels]
-    return await rows(call, found, lambda pair: channel_row(*pair))
+    return await rows(call, channels_of(await _of_host(call)), lambda pair: channel_row(*pair))
 
 
 async def show_channel(call: Call) -> Response:
     name = call.path("name")
-    for connection in await visible(call):
-        for channel in connection.facts.channels:
-            if f"{connection.wire.name} ({channel.number})" == name:
-                return row(call, channel_row(connection, channel))
+    for pair in channels_of(await visible_connections(call)):
+        if channel_name(*pair) == name:
+            return row(call, channel_row(*pair))
     raise NotFound(f"no channel '{name}'")
 
 
 async def list_consumers(call: Call) -> Response:
-    connections = await visible(call)
+    connections = await visible_connections(call)
     found = [
-        (host, each) for host, broker in hosts(call) async for each in sliced(await consuming(broker, connections))
+        (host, each)
+        for host, broker in asked_hosts(call)
+        async for each in sliced(await consumers_in(broker, connections))
     ]
     return await rows(call, found, lambda pair: consumer_row(*pair))

@@ -1,46 +1,81 @@
-"""Everything but the messages, to be kept or brought elsewhere: definitions out and in, as RabbitMQ has them."""
+"""Export and import of definitions in RabbitMQ's form: everything but the messages."""
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.api.users import permission_to_json, topic_permission_to_json
 from headrace.admin.pages import BadRequest, Call, array, done, encode, nothing, streamed
-from headrace.admin.rabbitmq.exchanges import binding_row
-from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, flag, text
-from headrace.admin.rabbitmq.users import tags_of
+from headrace.admin.rabbitmq.exchanges import ExchangeBody
+from headrace.admin.rabbitmq.queues import QueueBody
+from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, named_host
+from headrace.admin.rabbitmq.users import Patterns, TopicPatterns, tags_of
+from headrace.admin.resources import permission_to_json, topic_permission_to_json
 from headrace.admin.slices import sliced
+from headrace.config.kinds import Flag, Kind, Number, Object, Secret, Text, Texts, Unchecked
+from headrace.config.table import Key, Model, Table, option, read_model, required
 from headrace.core.access.permissions import Permission, TopicPermission
 from headrace.core.broker import Broker
 from headrace.core.feeds.assigner import sources_first
-from headrace.core.properties import table_from_json, table_to_json
+from headrace.core.properties import table_to_json
 from headrace.core.queue.definition import QueueDefinition, declared
 from headrace.core.queue.queue import Queue
-from headrace.core.routing.exchange import KINDS, RESERVED_PREFIX, Binding, Exchange
+from headrace.core.routing.exchange import RESERVED_PREFIX, Binding, Exchange
 from headrace.errors import HeadraceError, NotFound
 
 _log: Final = logging.getLogger("headrace.admin")
 _EXTENSION: Final = "headrace"
-"""A member of queues that RabbitMQ ignores: what `x-` arguments cannot say."""
+"""Member of queues for settings that no `x-` argument has; RabbitMQ ignores it."""
 _MAYBE_NUMBERS: Final = ("max_length", "max_length_bytes", "message_ttl_ms", "delivery_limit")
 _MAYBE_TEXTS: Final = ("dead_letter_exchange", "dead_letter_key")
-_TABLES: Final = ("topics", "retry", "retention", "replication", "arguments")
-
-
-_BROUGHT: Final = 20
-"""How many are declared at once: each is looked at, routed to and stored."""
+_DECLARED: Final = 20
+"""Declarations between two turns of other work."""
 _STORED: Final = 200
-"""After how many it waits until they are stored: what storage does for one commit is done at once."""
+"""Declarations of one commit: storage writes a commit in one go."""
 
-# -- out
+
+@dataclass(frozen=True, kw_only=True)
+class _Named:
+    name: str = required(Text())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _User(_Named):
+    tags: object = option("", Unchecked())
+    password_hash: str = option("", Secret())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Permission(Patterns):
+    user: str = required(Text())
+    vhost: str = required(Text())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TopicPermission(TopicPatterns):
+    user: str = required(Text())
+    vhost: str = required(Text())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Queue(_Named, QueueBody):
+    headrace: object = option(None, Unchecked())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Exchange(_Named, ExchangeBody):
+    pass
+
+
+# -- export
 
 
 async def export(call: Call) -> Response:
-    """All definitions, or those of one virtual host."""
-    if "vhost" in call.request.path_params:
-        host = call.path("vhost")
+    """Answer with all definitions, or those of one virtual host."""
+    host = named_host(call)
+    if host:
         brokers = {host: call.broker(host)}
         return streamed(_members({"rabbit_version": RABBITMQ_VERSION}, brokers, with_hosts=False))
     access = call.site.access
@@ -71,7 +106,7 @@ async def export(call: Call) -> Response:
 
 
 async def _members(values: Row, brokers: Mapping[str, Broker], with_hosts: bool) -> AsyncIterator[bytes]:
-    """The document, piece by piece: these values, then the queues, exchanges and bindings that outlive a restart."""
+    """Yield the document in parts: these values, then all stored queues, exchanges and bindings."""
     yield encode({**values, "policies": []})[:-1].encode("ascii")
 
     def shown(host: str, row: Row) -> Row:
@@ -86,24 +121,22 @@ async def _members(values: Row, brokers: Mapping[str, Broker], with_hosts: bool)
         yield part
     exchanges = [(host, each) for host, broker in brokers.items() for each in broker.topology.exchanges.exchanges()]
     yield b',"exchanges":'
-    async for part in array(exchanges, lambda pair: shown(pair[0], _exchange(pair[1])) if _is_kept(pair[1]) else None):
+    async for part in array(exchanges, lambda pair: shown(pair[0], pair[1].to_json()) if _is_kept(pair[1]) else None):
         yield part
     bindings = [(host, each) for host, broker in brokers.items() for each in broker.topology.exchanges.bindings()]
     yield b',"bindings":'
     async for part in array(
         bindings,
         lambda pair: (
-            shown(pair[0], _binding(*pair)) if pair[1].to_exchange or (pair[0], pair[1].destination) in kept else None
+            shown(pair[0], _binding(pair[1])) if pair[1].to_exchange or (pair[0], pair[1].destination) in kept else None
         ),
     ):
         yield part
     yield b"}"
 
 
-def _binding(host: str, binding: Binding) -> Row:
-    row = binding_row(host, binding)
-    del row["vhost"], row["properties_key"]
-    return row
+def _binding(binding: Binding) -> Row:
+    return binding.to_json()
 
 
 def _queue(queue: Queue) -> Row:
@@ -123,120 +156,86 @@ def _is_kept(exchange: Exchange) -> bool:
     return exchange.durable and exchange.name != "" and not exchange.name.startswith(RESERVED_PREFIX)
 
 
-def _exchange(exchange: Exchange) -> Row:
-    return {
-        "name": exchange.name,
-        "type": exchange.kind,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": table_to_json(exchange.arguments),
-    }
+# -- import
 
 
-# -- in
-
-
-async def bring_in(call: Call) -> Response:
-    """Have everything that the definitions say; what is there already and differs stays as it is and is an error."""
+async def import_definitions(call: Call) -> Response:
+    """Declare all definitions of the body. Raises BadRequest if one exists and differs."""
     body = await call.json()
-    only = call.path("vhost") if "vhost" in call.request.path_params else None
-    if only is None:
-        for entry in _entries(body, "vhosts"):
-            name = text(entry, "name")
-            await done(lambda tell, name=name: call.site.hosts.create(name, tell))  # type: ignore[misc]
-        await _bring_users(call, body)
+    only = named_host(call)
+    if not only:
+        for host in _read(_Named, body, "vhosts"):
+            await done(lambda tell, name=host.name: call.site.hosts.create(name, tell))  # type: ignore[misc]
+        await _import_users(call, body)
     touched: dict[str, Broker] = {}
-    brought = 0
-    for kind, bring in (("queues", _bring_queue), ("exchanges", _bring_exchange), ("bindings", _bring_binding)):
+    count = 0
+    for kind, declare in (("queues", _declare_queue), ("exchanges", _declare_exchange), ("bindings", _bind)):
         entries = await _sources_first(body) if kind == "queues" else _entries(body, kind)
-        async for entry in sliced(entries, _BROUGHT):
-            host = only if only is not None else text(entry, "vhost", "/")
-            broker = touched[host] = call.broker(host)
+        async for entry in sliced(entries, _DECLARED):
+            name = only or str(entry.get("vhost", "/"))
+            broker = touched[name] = call.broker(name)
             try:
-                bring(broker, entry)
+                declare(broker, entry)
             except HeadraceError as error:
                 raise BadRequest(f"{kind} {entry.get('name', entry.get('destination', ''))!r}: {error}") from error
-            brought += 1
-            if brought % _STORED == 0:
+            count += 1
+            if count % _STORED == 0:
                 await call.kept(broker)
     for broker in touched.values():
         await call.kept(broker)
     left_out = [f"'{entry.get('name')}'" for entry in _entries(body, "policies")]
     if left_out:
         _log.warning(
-            "definitions were brought in without their policies %s: give queues what these set as arguments",
+            "definitions were imported without their policies %s: give queues these settings as arguments",
             ", ".join(left_out),
         )
     return nothing()
 
 
-async def _bring_users(call: Call, body: Mapping[str, object]) -> None:
+async def _import_users(call: Call, body: Mapping[str, object]) -> None:
     access = call.site.access
-    for entry in _entries(body, "users"):
-        name, tags = text(entry, "name"), tags_of(entry)
-        password_hash = text(entry, "password_hash", "")
-        await done(lambda tell, n=name, h=password_hash, t=tags: access.put_user_hash(n, h, t, tell))  # type: ignore[misc]
-    for entry in _entries(body, "permissions"):
-        patterns = [text(entry, name) for name in ("configure", "write", "read")]
-        granted = Permission(text(entry, "user"), text(entry, "vhost"), *patterns)
+    for user in _read(_User, body, "users"):
+        tags = tags_of(user.tags)
+        await done(lambda tell, u=user, t=tags: access.put_user_hash(u.name, u.password_hash, t, tell))  # type: ignore[misc]
+    for given in _read(_Permission, body, "permissions"):
+        granted = Permission(given.user, given.vhost, given.configure, given.write, given.read)
         await done(lambda tell, granted=granted: access.put_permission(granted, tell))  # type: ignore[misc]
-    for entry in _entries(body, "topic_permissions"):
-        bound = TopicPermission(
-            text(entry, "user"),
-            text(entry, "vhost"),
-            text(entry, "exchange"),
-            text(entry, "write"),
-            text(entry, "read"),
-        )
+    for each in _read(_TopicPermission, body, "topic_permissions"):
+        bound = TopicPermission(each.user, each.vhost, each.exchange, each.write, each.read)
         await done(lambda tell, bound=bound: access.put_topic_permission(bound, tell))  # type: ignore[misc]
 
 
-def _bring_queue(broker: Broker, entry: Mapping[str, object]) -> None:
-    name, extended = text(entry, "name"), entry.get(_EXTENSION)
-    if isinstance(extended, Mapping):
-        definition = QueueDefinition.from_json({**_checked(extended), "name": name})
-    else:
-        arguments = table_from_json(entry.get("arguments") or {})
-        definition = declared(name, flag(entry, "durable", True), False, flag(entry, "auto_delete"), arguments)
-    broker.declare(definition)
+def _declare_queue(broker: Broker, entry: Mapping[str, object]) -> None:
+    given = read_model(_Queue, entry, is_lenient=True)
+    if not isinstance(given.headrace, Mapping):
+        broker.declare(given.definition(given.name))
+        return
+    members = {name: value for name, value in _DEFINITION.read(given.headrace).items() if value is not None}
+    broker.declare(QueueDefinition.from_json({**members, "name": given.name}))
 
 
-def _checked(values: Mapping[str, object]) -> dict[str, object]:
-    """Raises BadRequest where a member has not the type that a definition has there."""
-    default = QueueDefinition("")
-    known: dict[str, object] = {}
-    for name, value in values.items():
-        if name in _MAYBE_NUMBERS:
-            is_right = value is None or (isinstance(value, int) and not isinstance(value, bool))
-        elif name in _MAYBE_TEXTS:
-            is_right = value is None or isinstance(value, str)
-        elif name in _TABLES:
-            is_right = value is None or isinstance(value, list | dict)
-        else:
-            is_right = hasattr(default, name) and type(value) is type(getattr(default, name))
-        if not is_right:
-            raise BadRequest(f"{name!r} cannot be {value!r}")
-        known[name] = value
-    return known
+def _kind(name: str, default: object) -> Kind:
+    """Return the kind of a member of a definition; core reads its tables."""
+    if isinstance(default, bool):
+        return Flag()
+    if name in _MAYBE_NUMBERS or isinstance(default, int):
+        return Number()
+    if name in _MAYBE_TEXTS or isinstance(default, str) or name == "name":
+        return Text()
+    return Texts() if name == "topics" else Object()
 
 
-def _bring_exchange(broker: Broker, entry: Mapping[str, object]) -> None:
-    kind = text(entry, "type")
-    if kind not in KINDS:
-        raise BadRequest(f"unknown exchange type '{kind[:40]}': there are {', '.join(KINDS)}")
-    exchange = Exchange(
-        text(entry, "name"),
-        kind,
-        flag(entry, "durable", True),
-        flag(entry, "auto_delete"),
-        flag(entry, "internal"),
-        table_from_json(entry.get("arguments") or {}),
-    )
-    broker.declare_exchange(exchange)
+_DEFINITION: Final = Table(
+    *[Key(part.name, _kind(part.name, part.default), None, "") for part in fields(QueueDefinition)]
+)
 
 
-def _bring_binding(broker: Broker, entry: Mapping[str, object]) -> None:
+def _declare_exchange(broker: Broker, entry: Mapping[str, object]) -> None:
+    given = read_model(_Exchange, entry, is_lenient=True)
+    broker.declare_exchange(given.exchange(given.name))
+
+
+def _bind(broker: Broker, entry: Mapping[str, object]) -> None:
     binding = Binding.from_json(entry)
     if not binding.source:
         raise NotFound("the default exchange has no bindings of its own")
@@ -244,7 +243,7 @@ def _bring_binding(broker: Broker, entry: Mapping[str, object]) -> None:
 
 
 async def _sources_first(body: Mapping[str, object]) -> list[dict[str, object]]:
-    """The queues, each behind the one that it is filled from, which is of the same virtual host."""
+    """Return the queues, each after its source in the same virtual host."""
     entries = list(_entries(body, "queues"))
     sources: list[tuple[str, str]] = []
     are_filled = False
@@ -267,3 +266,8 @@ def _entries(body: Mapping[str, object], name: str) -> Iterable[dict[str, object
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise BadRequest(f"{name!r} must be a list of tables")
     return value
+
+
+def _read(model: type[Model], body: Mapping[str, object], name: str) -> list[Model]:
+    """Read a list of the body. Raises BadRequest, Fault."""
+    return [read_model(model, entry, name, is_lenient=True) for entry in _entries(body, name)]

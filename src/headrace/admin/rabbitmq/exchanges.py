@@ -2,15 +2,18 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
 from starlette.responses import Response
 
-from headrace.admin.api.messages import send
-from headrace.admin.messages import draft
-from headrace.admin.pages import BadRequest, Call, Section, answer, nothing
-from headrace.admin.rabbitmq.shapes import Row, exchange_name, flag, hosts, row, rows, text
+from headrace.admin.messages import Publication
+from headrace.admin.messages import publish as publish_message
+from headrace.admin.pages import BadRequest, Call, answer, nothing
+from headrace.admin.rabbitmq.shapes import Row, asked_hosts, exchange_name, row, rows
+from headrace.config.kinds import Choice, Flag, Secret, Text, Unchecked
+from headrace.config.table import option, read_model, required
 from headrace.core.access.permissions import CONFIGURE, EXCHANGE
 from headrace.core.broker import Broker
 from headrace.core.properties import table_from_json, table_to_json
@@ -20,34 +23,55 @@ from headrace.errors import NotFound
 _KINDS: Final = {"q": False, "e": True}
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExchangeBody:
+    """Body of an exchange."""
+
+    type: str = required(Choice(*KINDS))
+    durable: bool = option(True, Flag())
+    auto_delete: bool = option(False, Flag())
+    internal: bool = option(False, Flag())
+    arguments: object = option(None, Unchecked())
+
+    def exchange(self, name: str) -> Exchange:
+        """Make the exchange."""
+        arguments = table_from_json(self.arguments or {})
+        return Exchange(name, self.type, self.durable, self.auto_delete, self.internal, arguments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BindingBody:
+    """Body of a binding."""
+
+    routing_key: str = option("", Text())
+    arguments: object = option(None, Unchecked())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishBody:
+    """Body of a message: its flags and times are among the properties."""
+
+    routing_key: str = required(Text())
+    payload: str = required(Secret())
+    payload_encoding: str = required(Text())
+    properties: object = option(None, Unchecked())
+
+
 def exchange_row(host: str, exchange: Exchange) -> Row:
     return {
-        "name": exchange.name,
+        **exchange.to_json(),
         "vhost": host,
-        "type": exchange.kind,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": table_to_json(exchange.arguments),
         "policy": None,
         "user_who_performed_action": "headrace",
     }
 
 
 def binding_row(host: str, binding: Binding) -> Row:
-    return {
-        "source": binding.source,
-        "vhost": host,
-        "destination": binding.destination,
-        "destination_type": "exchange" if binding.to_exchange else "queue",
-        "routing_key": binding.key,
-        "arguments": table_to_json(binding.arguments),
-        "properties_key": properties_key(binding),
-    }
+    return {**binding.to_json(), "vhost": host, "properties_key": properties_key(binding)}
 
 
 def properties_key(binding: Binding) -> str:
-    """What tells bindings between the same two ends apart."""
+    """Return the key that distinguishes bindings between the same two ends."""
     key = quote(binding.key, safe="") if binding.key else "~"
     if not binding.arguments:
         return key
@@ -56,7 +80,7 @@ def properties_key(binding: Binding) -> str:
 
 
 def implicit(queue: str) -> Binding:
-    """The binding of the default exchange that every queue has."""
+    """Return the binding of a queue to the default exchange."""
     return Binding("", queue, queue)
 
 
@@ -64,7 +88,7 @@ def implicit(queue: str) -> Binding:
 
 
 async def list_exchanges(call: Call) -> Response:
-    found = [(host, each) for host, broker in hosts(call) for each in broker.topology.exchanges.exchanges()]
+    found = [(host, each) for host, broker in asked_hosts(call) for each in broker.topology.exchanges.exchanges()]
     return await rows(call, found, lambda pair: exchange_row(*pair))
 
 
@@ -76,18 +100,7 @@ async def show_exchange(call: Call) -> Response:
 async def declare_exchange(call: Call) -> Response:
     host, name = call.path("vhost"), call.path("name")
     rights = call.rights(host)
-    body = await call.json()
-    kind = text(body, "type")
-    if kind not in KINDS:
-        raise BadRequest(f"unknown exchange type '{kind[:40]}': there are {', '.join(KINDS)}")
-    exchange = Exchange(
-        name,
-        kind,
-        flag(body, "durable", True),
-        flag(body, "auto_delete"),
-        flag(body, "internal"),
-        table_from_json(body.get("arguments") or {}),
-    )
+    exchange = (await call.read(ExchangeBody, is_lenient=True)).exchange(name)
     rights.check_declare_exchange(exchange)
     broker = call.broker(host)
     is_new = all(each.name != name for each in broker.topology.exchanges.exchanges())
@@ -106,28 +119,27 @@ async def delete_exchange(call: Call) -> Response:
 
 
 async def publish(call: Call) -> Response:
-    """RabbitMQ's form of a message: flags and times among its properties."""
     host, name = call.path("vhost"), exchange_name(call.path("name"))
-    codecs = call.broker(host).codecs
-    body = await call.json()
-    properties = body.get("properties") or {}
-    if not isinstance(properties, dict):
+    call.broker(host)
+    body = await call.read(PublishBody, is_lenient=True)
+    given = body.properties or {}
+    if not isinstance(given, dict):
         raise BadRequest("'properties' must be a table")
-    said = {("message_type" if key == "type" else key): value for key, value in properties.items()}
+    properties = {("message_type" if key == "type" else key): value for key, value in given.items()}
     for unused in ("timestamp", "cluster_id"):
-        said.pop(unused, None)
-    expiration = said.get("expiration", "")
+        properties.pop(unused, None)
+    expiration = properties.get("expiration", "")
     is_time = isinstance(expiration, str) and expiration.isascii() and expiration.isdecimal() and len(expiration) < 14
     message = {
         "exchange": name,
-        "routing_key": text(body, "routing_key"),
-        "payload": text(body, "payload"),
-        "payload_encoding": text(body, "payload_encoding"),
-        "properties": said,
+        "routing_key": body.routing_key,
+        "payload": body.payload,
+        "payload_encoding": body.payload_encoding,
+        "properties": properties,
         "expires_in_ms": int(expiration) if is_time else 0,
     }
-    found = draft(Section("the body", message), codecs, call.visitor.name, call.site.clock.now_us())
-    return answer({"routed": await send(call, host, found) > 0})
+    queues = await publish_message(call, host, read_model(Publication, message, "the body"))
+    return answer({"routed": queues > 0})
 
 
 # -- bindings
@@ -135,14 +147,14 @@ async def publish(call: Call) -> Response:
 
 async def list_bindings(call: Call) -> Response:
     found: list[tuple[str, Binding | str]] = []
-    for host, broker in hosts(call):
+    for host, broker in asked_hosts(call):
         found += [(host, name) for name in broker.topology.queues]
         found += [(host, binding) for binding in broker.topology.exchanges.bindings()]
     return await rows(call, found, lambda pair: binding_row(pair[0], _explicit(pair[1])))
 
 
 def _explicit(found: Binding | str) -> Binding:
-    """A binding, where a queue's name stands for the one that it always has."""
+    """Return the binding; the name of a queue stands for its binding to the default exchange."""
     return implicit(found) if isinstance(found, str) else found
 
 
@@ -176,12 +188,12 @@ async def bindings_between(call: Call) -> Response:
 
 async def bind(call: Call) -> Response:
     host = call.path("vhost")
-    body = await call.json()
+    body = await call.read(BindingBody, is_lenient=True)
     binding = Binding(
         exchange_name(call.path("source")),
         call.path("destination"),
-        text(body, "routing_key", ""),
-        table_from_json(body.get("arguments") or {}),
+        body.routing_key,
+        table_from_json(body.arguments or {}),
         _to_exchange(call),
     )
     call.rights(host).check_bind(binding)

@@ -1,22 +1,21 @@
-"""The broker at a glance as RabbitMQ shows it: overview, nodes, health checks, what there is none of."""
+"""The broker as a whole, as RabbitMQ shows it: overview, nodes, health checks, and lists that stay empty."""
 
 import os
 import platform
 
 from starlette.responses import Response
 
-from headrace.admin.api.connections import visible
-from headrace.admin.api.messages import Taker
+from headrace.admin.messages import Taker
 from headrace.admin.metrics import file_limit, memory_bytes, open_files
 from headrace.admin.pages import Call, answer, done
 from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, details, node_name, row, rows
+from headrace.admin.resources import channels_of, hosts, visible_connections
 from headrace.admin.slices import sliced
 from headrace.core.access.permissions import CONFIGURE, QUEUE, READ, WRITE
 from headrace.core.queue.definition import declared
 from headrace.core.queue.group import ACK
 from headrace.errors import NotFound
 from headrace.model import Message, Source
-from headrace.storage.api import Done
 
 _PROTOCOLS = {"amqp": "amqp", "http": "http", "mqtt": "mqtt"}
 _ALIVENESS_QUEUE = "aliveness-test"
@@ -24,9 +23,9 @@ _ALIVENESS_QUEUE = "aliveness-test"
 
 async def overview(call: Call) -> Response:
     site = call.site
-    names = [name for name in site.hosts.names() if call.sees(name)]
-    brokers = [call.broker(name) for name in names]
-    series = [site.sampler.series[name] for name in names if name in site.sampler.series]
+    found = hosts(call)
+    brokers = [broker for _, broker in found]
+    series = [site.sampler.series[name] for name, _ in found if name in site.sampler.series]
     rates = {name: sum(each.rates[name] for each in series) for name in ("published", "delivered", "acknowledged")}
     queues = [queue for broker in brokers for queue in broker.topology.queues.values()]
     ready = delayed = unsettled = acknowledged = consumers = 0
@@ -36,8 +35,7 @@ async def overview(call: Call) -> Response:
         unsettled += queue.unsettled
         consumers += queue.consumers
         acknowledged += sum([group.acknowledged for group in queue.groups.values()])
-    connections = await visible(call)
-    channels = [channel for connection in connections for channel in connection.facts.channels]
+    connections = await visible_connections(call)
     return row(
         call,
         {
@@ -69,7 +67,7 @@ async def overview(call: Call) -> Response:
                 "queues": len(queues),
                 "exchanges": sum(len(broker.topology.exchanges.exchanges()) for broker in brokers),
                 "connections": len(connections),
-                "channels": len(channels),
+                "channels": len(channels_of(connections)),
                 "consumers": consumers,
             },
             "listeners": [
@@ -118,7 +116,7 @@ async def cluster_name(call: Call) -> Response:
 
 
 async def nothing_there(call: Call) -> Response:
-    """What RabbitMQ has and we do not: policies, parameters, limits, federation."""
+    """Answer with an empty list: Headrace has no policies, parameters or federation."""
     if "vhost" in call.request.path_params:
         call.broker(call.path("vhost"))
     return answer([])
@@ -132,7 +130,7 @@ async def extensions(call: Call) -> Response:
 
 
 async def check(call: Call) -> Response:
-    """Whether nothing is wrong: publishers are not held back, storage takes what is published."""
+    """Check that publishers are not blocked and that storage works."""
     return _verdict(_alarms(call))
 
 
@@ -162,7 +160,7 @@ def _verdict(trouble: str) -> Response:
 
 
 async def aliveness(call: Call) -> Response:
-    """Publish a message, and get it back."""
+    """Publish a message and get it back."""
     host = call.path("vhost")
     rights, broker = call.rights(host), call.broker(host)
     rights.check(CONFIGURE, QUEUE, _ALIVENESS_QUEUE)
@@ -170,10 +168,6 @@ async def aliveness(call: Call) -> Response:
     rights.check(READ, QUEUE, _ALIVENESS_QUEUE)
     broker.declare(declared(_ALIVENESS_QUEUE))
     message = Message(Source(_ALIVENESS_QUEUE, protocol="http"), b"test_message", call.site.clock.now_us())
-
-    def publish(tell: Done) -> None:
-        broker.publish(message, tell)
-
-    await done(publish)
+    await done(lambda tell: broker.publish(message, tell))
     taken = await Taker(broker, "aliveness-test", 1).take(_ALIVENESS_QUEUE, "", None, 5000, ACK)
     return _verdict("" if taken else "a message that was published did not come back")

@@ -1,4 +1,4 @@
-"""Every path of RabbitMQ's that is answered, and who may ask."""
+"""Paths of RabbitMQ's API that Headrace answers, and the tag that each needs."""
 
 from typing import Final
 
@@ -95,13 +95,13 @@ _CHANGING: Final[tuple[tuple[str, str, Page, str], ...]] = (
     ("POST", "/queues/{vhost}/{name}/get", queues.get_messages, MANAGEMENT),
     ("POST", _BINDINGS, exchanges.bind, MANAGEMENT),
     ("DELETE", _BINDINGS + "/{properties}", exchanges.unbind, MANAGEMENT),
-    ("POST", "/definitions", definitions.bring_in, ADMINISTRATOR),
-    ("POST", "/definitions/{vhost}", definitions.bring_in, ADMINISTRATOR),
+    ("POST", "/definitions", definitions.import_definitions, ADMINISTRATOR),
+    ("POST", "/definitions/{vhost}", definitions.import_definitions, ADMINISTRATOR),
 )
 
 
 def routes(pages: Pages) -> list[BaseRoute]:
-    """A route for every path and method."""
+    """Return a route for every path and method."""
     found: list[BaseRoute] = [pages.route(f"/api{path}", page, "GET", tag) for path, page, tag in _READING]
     found += [pages.route(f"/api{path}", page, method, tag) for method, path, page, tag in _CHANGING]
     return found

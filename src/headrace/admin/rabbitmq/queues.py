@@ -1,26 +1,35 @@
 """Queues as RabbitMQ shows them: list, show, declare, delete, purge, get messages."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.api.connections import visible
-from headrace.admin.api.messages import settle_all
-from headrace.admin.messages import payload_to_json, properties_to_json, time_to_json
-from headrace.admin.pages import BadRequest, Call, answer, nothing
-from headrace.admin.rabbitmq.shapes import Row, details, flag, hosts, node_name, number, row, rows, text
+from headrace.admin.messages import (
+    BASE64,
+    MAX_SHOWN_BYTES,
+    payload_to_json,
+    properties_to_json,
+    settle_all,
+    time_to_json,
+)
+from headrace.admin.pages import Call, answer, nothing
+from headrace.admin.rabbitmq.shapes import Row, asked_hosts, details, node_name, row, rows
+from headrace.admin.resources import Consuming, consumers_of, find_queue, readable_queue, visible_connections
+from headrace.admin.resources import declare_queue as declare
+from headrace.admin.resources import delete_queue as delete
+from headrace.admin.resources import purge_queue as purge
 from headrace.admin.sampler import oldest_age_ms, queue_values
-from headrace.admin.views import Consuming, consumers_of
-from headrace.core.access.permissions import CONFIGURE, QUEUE, READ
+from headrace.config.kinds import Choice, Flag, Number, Unchecked
+from headrace.config.table import option
 from headrace.core.broker import Broker
 from headrace.core.properties import table_from_json, table_to_json
-from headrace.core.queue.definition import declared
+from headrace.core.queue.definition import QueueDefinition, declared
 from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.core.queue.group import ACK, REJECT, RELEASE
 from headrace.core.queue.queue import Queue
 
 MAX_COUNT: Final = 1000
-MAX_BYTES: Final = 16 << 20
 _MODES: Final = {
     "ack_requeue_true": RELEASE,
     "reject_requeue_true": RELEASE,
@@ -28,6 +37,35 @@ _MODES: Final = {
     "reject_requeue_false": REJECT,
 }
 _NAMES: Final = {"message_type": "type"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueBody:
+    """Body of a queue."""
+
+    durable: bool = option(True, Flag())
+    auto_delete: bool = option(False, Flag())
+    arguments: object = option(None, Unchecked())
+
+    def definition(self, name: str) -> QueueDefinition:
+        """Make the definition of the queue. Raises PreconditionFailed."""
+        arguments = table_from_json(self.arguments or {})
+        return declared(name, self.durable, auto_delete=self.auto_delete, arguments=arguments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GetBody:
+    """Body of a request for messages; releases before 3.7 have `requeue` instead of `ackmode`."""
+
+    count: int = option(1, Number(0, MAX_COUNT))
+    ackmode: str | None = option(None, Choice(*_MODES))
+    requeue: bool = option(True, Flag())
+    encoding: str = option("auto", Choice("auto", BASE64))
+    truncate: int = option(MAX_SHOWN_BYTES, Number(0, 1 << 31))
+
+    @property
+    def outcome(self) -> int:
+        return _MODES[self.ackmode or ("ack_requeue_true" if self.requeue else "ack_requeue_false")]
 
 
 def queue_row(call: Call, host: str, queue: Queue) -> Row:
@@ -98,80 +136,52 @@ def consumer_row(host: str, found: Consuming) -> Row:
 
 
 async def list_queues(call: Call) -> Response:
-    found = [(host, queue) for host, broker in hosts(call) for queue in broker.topology.queues.values()]
+    found = [(host, queue) for host, broker in asked_hosts(call) for queue in broker.topology.queues.values()]
     return await rows(call, found, lambda pair: None if pair[1].deleted else queue_row(call, *pair))
 
 
 async def show_queue(call: Call) -> Response:
-    host, queue = _found(call)
+    host, _, queue = find_queue(call, "name")
     age_ms = oldest_age_ms(queue, call.site.clock.now_us())
     head = None if age_ms is None else call.site.clock.now_us() // 1_000_000 - age_ms // 1000
-    connections = await visible(call) if queue.consumers else []
+    connections = await visible_connections(call) if queue.consumers else []
     consumers = [consumer_row(host, each) for each in await consumers_of([queue], connections)]
     shown = queue_row(call, host, queue)
     return row(call, {**shown, "head_message_timestamp": head, "consumer_details": consumers})
 
 
 async def declare_queue(call: Call) -> Response:
-    host, name = call.path("vhost"), call.path("name")
-    rights = call.rights(host)
-    body = await call.json()
-    arguments = table_from_json(body.get("arguments") or {})
-    durable, auto_delete = flag(body, "durable", True), flag(body, "auto_delete")
-    definition = declared(name, durable, auto_delete=auto_delete, arguments=arguments)
-    rights.check_declare_queue(definition)
-    broker = call.broker(host)
-    is_new = name not in broker.topology.queues
-    broker.declare(definition)
-    await call.kept(broker)
-    return nothing(201 if is_new else 204)
+    body = await call.read(QueueBody, is_lenient=True)
+    return nothing(201 if await declare(call, body.definition(call.path("name"))) else 204)
 
 
 async def delete_queue(call: Call) -> Response:
-    host, queue = _found(call)
-    call.rights(host).check(CONFIGURE, QUEUE, queue.name)
-    broker = call.broker(host)
-    count = broker.delete(queue.name, call.condition("if_unused"), call.condition("if_empty"), queue.owner)
-    await call.kept(broker)
-    call.record(f"queue {queue.name!r} of virtual host {host!r} deleted with {count:,} messages")
+    await delete(call, "name")
     return nothing()
 
 
 async def purge_queue(call: Call) -> Response:
-    host, queue = _found(call)
-    call.rights(host).check(READ, QUEUE, queue.name)
-    broker = call.broker(host)
-    count = broker.purge(queue.name, queue.owner)
-    await call.kept(broker)
-    call.record(f"queue {queue.name!r} of virtual host {host!r} purged of {count:,} messages")
+    await purge(call, "name")
     return nothing()
 
 
 async def get_messages(call: Call) -> Response:
-    host, queue = _found(call)
-    call.rights(host).check(READ, QUEUE, queue.name)
-    body = await call.json()
-    count = number(body, "count", 1, MAX_COUNT)
-    mode = text(body, "ackmode", "ack_requeue_true")
-    if "requeue" in body and "ackmode" not in body:  # as releases before 3.7 had it
-        mode = "ack_requeue_true" if flag(body, "requeue") else "ack_requeue_false"
-    if mode not in _MODES:
-        raise BadRequest(f"'ackmode' must be one of {', '.join(_MODES)}, not {mode[:40]!r}")
-    encoding, cut = text(body, "encoding", "auto"), number(body, "truncate", MAX_BYTES, 1 << 31)
-    if encoding not in ("auto", "base64"):
-        raise BadRequest(f"'encoding' must be auto or base64, not {encoding[:40]!r}")
-    broker = call.broker(host)
-    taken = await _take(broker, queue, f"http-{call.visitor.name}", count, _MODES[mode])
-    return answer([_message_row(broker, queue, delivery, encoding == "base64", cut) for delivery in taken])
+    _, broker, queue = readable_queue(call, "name")
+    body = await call.read(GetBody, is_lenient=True)
+    taken = await _take(broker, queue, f"http-{call.visitor.name}", body.count, body.outcome)
+    as_base64 = body.encoding == BASE64
+    return answer([_message_row(broker, queue, delivery, as_base64, body.truncate) for delivery in taken])
 
 
 async def _take(broker: Broker, queue: Queue, name: str, count: int, outcome: int) -> list[Delivery]:
-    """Up to so many messages, settled, once that would survive a crash. Raises what storing raises."""
+    """Take up to `count` messages and settle them; return once that is durable. Raises the error of storing."""
     consumer = Consumer(name, _nobody, owner=queue.owner)
     taken: list[Delivery] = []
     size = 0
     try:
-        while len(taken) < count and size < MAX_BYTES and (delivery := broker.get(queue.name, consumer)) is not None:
+        while (
+            len(taken) < count and size < MAX_SHOWN_BYTES and (delivery := broker.get(queue.name, consumer)) is not None
+        ):
             taken.append(delivery)
             size += len(delivery.message.payload)
         await settle_all(broker, taken, outcome)
@@ -181,14 +191,14 @@ async def _take(broker: Broker, queue: Queue, name: str, count: int, outcome: in
 
 
 def _nobody(deliveries: list[Delivery]) -> None:
-    raise AssertionError("a consumer that only gets is not delivered to")
+    raise AssertionError("a consumer that gets has no deliveries")
 
 
 def _message_row(broker: Broker, queue: Queue, delivery: Delivery, as_base64: bool, cut: int) -> Row:
     message = delivery.message
     payload, encoding = payload_to_json(message.payload, as_base64, cut)
-    said = properties_to_json(broker.codecs, message)
-    properties = {_NAMES.get(name, name): value for name, value in said.items()}
+    found = properties_to_json(broker.codecs, message)
+    properties = {_NAMES.get(name, name): value for name, value in found.items()}
     return {
         "payload_bytes": len(message.payload),
         "redelivered": delivery.redelivered,
@@ -200,8 +210,3 @@ def _message_row(broker: Broker, queue: Queue, delivery: Delivery, as_base64: bo
         "payload_encoding": "string" if encoding == "text" else encoding,
         "timestamp": time_to_json(message.timestamp_us),
     }
-
-
-def _found(call: Call) -> tuple[str, Queue]:
-    host = call.path("vhost")
-    return host, call.broker(host).topology.queue(call.path("name"))

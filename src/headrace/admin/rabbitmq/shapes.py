@@ -1,4 +1,4 @@
-"""What RabbitMQ's pages have in common: lists that are sorted, cut into pages and columns; flags sent as words."""
+"""Forms that RabbitMQ's pages share: lists with sorting, pages and columns; names of nodes and exchanges."""
 
 import math
 import platform
@@ -9,13 +9,14 @@ from typing import Final, TypeVar
 from starlette.responses import Response
 
 from headrace.admin.pages import BadRequest, Call, answer, array, streamed
+from headrace.admin.resources import hosts
 from headrace.admin.slices import ordered, sliced
 from headrace.core.broker import Broker
 
 MAX_PAGE: Final = 500
 DEFAULT_EXCHANGE: Final = "amq.default"
 RABBITMQ_VERSION: Final = "3.13.0"
-"""The release whose pages these are: clients decide by it what they may ask for."""
+"""Release whose pages these are: clients choose their requests by it."""
 
 Row = dict[str, object]
 Item = TypeVar("Item")
@@ -25,18 +26,20 @@ def node_name() -> str:
     return f"headrace@{platform.node() or 'localhost'}"
 
 
-def hosts(call: Call) -> list[tuple[str, Broker]]:
-    """The virtual host that the address names, or all that the visitor sees."""
-    if "vhost" in call.request.path_params:
-        name = call.path("vhost")
-        return [(name, call.broker(name))]
-    return [(name, call.broker(name)) for name in call.site.hosts.names() if call.sees(name)]
+def named_host(call: Call) -> str:
+    """Return the virtual host that the address names; "" for an address without one."""
+    return call.path("vhost") if "vhost" in call.request.path_params else ""
+
+
+def asked_hosts(call: Call) -> list[tuple[str, Broker]]:
+    """Return the virtual host that the address names, or all that the visitor sees."""
+    return hosts(call, named_host(call))
 
 
 async def rows(call: Call, found: Iterable[Item], shown: Callable[[Item], Row | None]) -> Response:
-    """A list as asked for: `name`, `sort`, `sort_reverse`, `columns`, `page` and `page_size`. Raises BadRequest.
+    """Answer with a list by `name`, `sort`, `sort_reverse`, `columns`, `page` and `page_size`. Raises BadRequest.
 
-    `shown` has None for an item that is gone by now.
+    `shown` returns None for an item that is gone.
     """
     part, sort, columns = call.text("name"), call.text("sort"), _columns(call)
     if part and call.text("use_regex") == "true":
@@ -77,7 +80,7 @@ async def rows(call: Call, found: Iterable[Item], shown: Callable[[Item], Row | 
 
 
 def row(call: Call, found: Row) -> Response:
-    """One thing, with the columns that were asked for."""
+    """Answer with one row, cut to the columns of the query."""
     columns = _columns(call)
     return answer(_cut(found, columns) if columns else found)
 
@@ -110,39 +113,10 @@ def _member(found: object, path: str) -> object:
 
 
 def _sortable(value: object) -> tuple[int, float, str]:
-    """Numbers before texts, nothing first."""
+    """Return a sort key: None first, then numbers, then texts."""
     if isinstance(value, bool | int | float):
         return 1, float(value), ""
     return (0, 0.0, "") if value is None else (2, 0.0, str(value))
-
-
-def flag(body: Mapping[str, object], name: str, default: bool = False) -> bool:
-    """True or false, also where they are sent as words. Raises BadRequest."""
-    value = body.get(name, default)
-    if isinstance(value, bool):
-        return value
-    if value in ("true", "false"):
-        return value == "true"
-    raise BadRequest(f"{name!r} must be true or false, not {value!r}")
-
-
-def number(body: Mapping[str, object], name: str, default: int, most: int) -> int:
-    """A whole number, also where it is sent as a text. Raises BadRequest."""
-    value = body.get(name, default)
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 19:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise BadRequest(f"{name!r} must be a whole number from 0 to {most}, not {value!r}")
-    return value
-
-
-def text(body: Mapping[str, object], name: str, default: str | None = None) -> str:
-    """Raises BadRequest when it is missing or no text."""
-    value = body.get(name, default)
-    if not isinstance(value, str):
-        # what it is may be a secret, and is not repeated
-        raise BadRequest(f"{name!r} must be a string" if name in body else f"{name!r} is missing")
-    return value
 
 
 def details(rate: float) -> Row:
@@ -150,5 +124,5 @@ def details(rate: float) -> Row:
 
 
 def exchange_name(path: str) -> str:
-    """The exchange that an address means: the default one has a name there only."""
+    """Return the exchange of an address; only there the default exchange has a name."""
     return "" if path == DEFAULT_EXCHANGE else path

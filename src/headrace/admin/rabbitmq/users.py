@@ -1,21 +1,47 @@
 """Virtual hosts, users and permissions as RabbitMQ shows them."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from headrace.admin.api.users import (
-    permission_to_json,
-    remove_host,
-    remove_user,
-    topic_permission_to_json,
-    user_to_json,
-)
 from headrace.admin.pages import BadRequest, Call, done, nothing
-from headrace.admin.rabbitmq.shapes import Row, details, node_name, row, rows, text
+from headrace.admin.rabbitmq.shapes import Row, details, node_name, row, rows
+from headrace.admin.resources import delete_host as remove_host
+from headrace.admin.resources import delete_permission as remove_permission
+from headrace.admin.resources import delete_user as remove_user
+from headrace.admin.resources import hosts, permission_to_json, topic_permission_to_json, user_to_json
 from headrace.admin.slices import sliced
+from headrace.config.kinds import Secret, Text, Unchecked
+from headrace.config.table import option, required
 from headrace.core.access.permissions import Permission, TopicPermission
 from headrace.errors import NotFound
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserBody:
+    """Body of a user."""
+
+    tags: object = required(Unchecked(), "Empty text for none.")
+    password: str | None = option(None, Secret())
+    password_hash: str | None = option(None, Secret())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patterns:
+    """Body of a permission."""
+
+    configure: str = required(Text())
+    write: str = required(Text())
+    read: str = required(Text())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicPatterns:
+    """Body of a topic permission."""
+
+    exchange: str = required(Text())
+    write: str = required(Text())
+    read: str = required(Text())
 
 
 async def host_row(call: Call, name: str) -> Row:
@@ -47,9 +73,8 @@ async def host_row(call: Call, name: str) -> Row:
     }
 
 
-def tags_of(body: Mapping[str, object]) -> list[str]:
-    """Tags as a list, or as RabbitMQ's tools send them: with commas between. Raises BadRequest."""
-    value = body.get("tags", "")
+def tags_of(value: object) -> list[str]:
+    """Read tags: a list, or a text with commas, as RabbitMQ's tools send it. Raises BadRequest."""
     if isinstance(value, str):
         return [tag.strip() for tag in value.split(",") if tag.strip()]
     if isinstance(value, list) and all(isinstance(tag, str) for tag in value):
@@ -61,8 +86,7 @@ def tags_of(body: Mapping[str, object]) -> list[str]:
 
 
 async def list_hosts(call: Call) -> Response:
-    names = [name for name in call.site.hosts.names() if call.sees(name)]
-    found = [await host_row(call, name) for name in names if call.site.hosts.find(name) is not None]
+    found = [await host_row(call, name) for name, _ in hosts(call) if call.site.hosts.find(name) is not None]
     return await rows(call, found, lambda shown: shown)
 
 
@@ -74,7 +98,7 @@ async def put_host(call: Call) -> Response:
     name = call.path("name")
     is_new = call.site.hosts.find(name) is None
     await done(lambda tell: call.site.hosts.create(name, tell))
-    if is_new and call.visitor.account.grants is None:  # as RabbitMQ does: whoever makes it may use it
+    if is_new and call.visitor.account.grants is None:  # RabbitMQ, too, lets the creator in
         everything = Permission(call.visitor.name, name, ".*", ".*", ".*")
         await done(lambda tell: call.site.access.put_permission(everything, tell))
     return nothing(201 if is_new else 204)
@@ -104,25 +128,20 @@ async def show_user(call: Call) -> Response:
 
 async def put_user(call: Call) -> Response:
     name = call.path("name")
-    body = await call.json()
-    if "tags" not in body:
-        raise BadRequest("'tags' is missing; give an empty text for none")
-    access = call.site.access
+    body = await call.read(UserBody, is_lenient=True)
+    access, tags = call.site.access, tags_of(body.tags)
     is_new = all(user.name != name for user in access.users())
-    password = body.get("password")
-    if password is not None and not isinstance(password, str):
-        raise BadRequest("'password' must be a string")
-    tags = tags_of(body)
-    password_hash = body.get("password_hash")
-    if password is None and isinstance(password_hash, str):
+    if body.password is None and body.password_hash is not None:
+        password_hash = body.password_hash
         await done(lambda tell: access.put_user_hash(name, password_hash, tags, tell))
     else:
-        await done(lambda tell: access.put_user(name, password or None, tags, tell))
+        await done(lambda tell: access.put_user(name, body.password or None, tags, tell))
     return nothing(201 if is_new else 204)
 
 
 async def delete_user(call: Call) -> Response:
-    return await remove_user(call, call.path("name"))
+    await remove_user(call, call.path("name"))
+    return nothing()
 
 
 async def permissions_of_user(call: Call) -> Response:
@@ -159,15 +178,15 @@ async def show_permission(call: Call) -> Response:
 
 async def put_permission(call: Call) -> Response:
     user, host = call.path("user"), call.path("vhost")
-    body = await call.json()
-    patterns = [text(body, name) for name in ("configure", "write", "read")]
+    body = await call.read(Patterns, is_lenient=True)
+    permission = Permission(user, host, body.configure, body.write, body.read)
     is_new = all((each.user, each.host) != (user, host) for each in call.site.access.permissions())
-    await done(lambda tell: call.site.access.put_permission(Permission(user, host, *patterns), tell))
+    await done(lambda tell: call.site.access.put_permission(permission, tell))
     return nothing(201 if is_new else 204)
 
 
 async def delete_permission(call: Call) -> Response:
-    await done(lambda tell: call.site.access.delete_permission(call.path("user"), call.path("vhost"), tell))
+    await remove_permission(call)
     return nothing()
 
 
@@ -184,9 +203,8 @@ async def show_topic_permissions(call: Call) -> Response:
 
 
 async def put_topic_permission(call: Call) -> Response:
-    body = await call.json()
-    user, host, exchange = call.path("user"), call.path("vhost"), text(body, "exchange")
-    permission = TopicPermission(user, host, exchange, text(body, "write"), text(body, "read"))
+    body = await call.read(TopicPatterns, is_lenient=True)
+    permission = TopicPermission(call.path("user"), call.path("vhost"), body.exchange, body.write, body.read)
     await done(lambda tell: call.site.access.put_topic_permission(permission, tell))
     return nothing(201)
 

@@ -1,1 +1,1 @@
-"""What a node that does not own the store does with clients: passes them on, tells them where to go, refuses them."""
+"""Clients of a node that does not own the store: forwarded, redirected or refused."""

@@ -1,8 +1,8 @@
-"""The HTTP side of a node that does not own the store: a few pages of its own, all else goes to the owner."""
+"""HTTP of a node that does not own the store: a few own pages, and the owner's answers for all else."""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import httptools
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -11,17 +11,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headrace.admin.metrics import (
     CONTENT_TYPE,
     Exposition,
+    cluster_metrics,
     cpu_seconds,
     file_limit,
     memory_bytes,
     open_files,
-    standing_metrics,
 )
 from headrace.admin.pages import problem
-from headrace.admin.site import ClusterStanding
+from headrace.admin.site import ClusterStatus, TakeOver
 from headrace.admin.stack import Stack
+from headrace.cluster.forwarding.frontend import Frontend
 from headrace.cluster.forwarding.preamble import HTTP
-from headrace.cluster.forwarding.relay import Sink, Upstream
+from headrace.cluster.forwarding.upstream import Sink, Upstream
 from headrace.cluster.status import FOLLOWER
 from headrace.config.settings import FORWARD, REJECT
 from headrace.errors import HeadraceError, Unavailable
@@ -29,13 +30,9 @@ from headrace.net.connection import is_loopback
 from headrace.net.facts import Origin
 from headrace.version import __version__
 
-if TYPE_CHECKING:
-    from headrace.admin.site import TakeOver
-    from headrace.cluster.forwarding.frontend import Frontend
-
 PENDING_BYTES: Final = 256 << 10
-"""So much of an answer waits here for a client that reads slowly."""
-# RFC 9110 [7.6.1]: these are between two neighbours, and not for those behind them.
+"""Buffer for a client that reads slowly."""
+# RFC 9110 [7.6.1]: hop-by-hop headers, not to be forwarded.
 _NEIGHBOURS: Final = frozenset(
     (
         b"connection",
@@ -49,13 +46,13 @@ _NEIGHBOURS: Final = frozenset(
         b"upgrade",
     )
 )
-_NOT_ASKED: Final = _NEIGHBOURS | {b"expect"}  # whoever expects to be told to go on is told here
-_NOT_ANSWERED: Final = _NEIGHBOURS | {b"server"}  # which is said here
+_NOT_ASKED: Final = _NEIGHBOURS | {b"expect"}  # this node answers `expect` itself
+_NOT_ANSWERED: Final = _NEIGHBOURS | {b"server"}  # this node names itself
 
 
-async def pass_on(doorway: "Frontend", scope: Scope, receive: Receive, send: Send) -> None:
-    """Have the owner answer a request. Raises Unavailable as long as nothing of an answer was sent."""
-    upstream = await doorway.find(HTTP, _origin(scope, doorway.node))
+async def pass_on(frontend: Frontend, scope: Scope, receive: Receive, send: Send) -> None:
+    """Forward a request to the owner. Raises Unavailable before the first byte of an answer."""
+    upstream = await frontend.find(HTTP, _origin(scope, frontend.node))
     if not isinstance(upstream, Upstream):
         raise Unavailable("this node serves itself from now on; try again")
     exchange = Exchange(upstream, scope["method"] == "HEAD")
@@ -70,7 +67,7 @@ async def pass_on(doorway: "Frontend", scope: Scope, receive: Receive, send: Sen
 
 @final
 class Exchange(Sink):
-    """The owner's answer, piece by piece, and whether the owner can take more of the request."""
+    """The owner's answer, piece by piece, and the flow control of the request."""
 
     def __init__(self, upstream: Upstream, is_head: bool) -> None:
         self._upstream = upstream
@@ -88,7 +85,7 @@ class Exchange(Sink):
         self.is_whole = False
         self.is_over = False
 
-    # -- what the owner sends ----------------------------------------------------------------------------------------
+    # -- the owner's bytes ---------------------------------------------------------------------------------------------
 
     def arrived(self, data: bytes) -> None:
         try:
@@ -134,22 +131,22 @@ class Exchange(Sink):
             self.is_whole = True
             self._something.set()
 
-    # -- what is made of it ------------------------------------------------------------------------------------------
+    # -- the answer for the client -------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """Have the owner get this; returns when it may get more."""
+        """Send bytes to the owner; returns when it can take more."""
         self._upstream.write(data)
         await self._may_write.wait()
 
     async def begun(self) -> None:
-        """Return when the owner has said what kind of answer it is. Raises Unavailable when it never does."""
+        """Wait for the head of the answer. Raises Unavailable if the connection ends before."""
         while not self.has_begun:
             if self.is_over:
                 raise Unavailable("the node that serves ended the connection before it answered; try again")
             await self._next()
 
     async def body(self) -> bytes:
-        """The next piece of the answer; b"" when there is no more."""
+        """The next piece of the answer; b"" at its end."""
         while not self._pending and not self.is_whole and not self.is_over:
             await self._next()
         data = b"".join(self._pending)
@@ -166,7 +163,7 @@ class Exchange(Sink):
 
 
 async def _ask(exchange: Exchange, scope: Scope, receive: Receive) -> None:
-    """Send the request, and then see whether the client is still there."""
+    """Send the request, then watch for the client's disconnect."""
     headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_ASKED]
     names = {name for name, _ in scope["headers"]}
     is_chunked = b"transfer-encoding" in names
@@ -212,18 +209,18 @@ _AWAY: Final = 503
 _CLUSTER: Final = "/api/v1/cluster"
 
 
-def speaker(doorway: "Frontend", web_sockets: "Mapping[str, TakeOver]", standing: ClusterStanding | None) -> Stack:
-    """What speaks HTTP while this node does not serve. What it is in the cluster is not known at the very start."""
-    return Stack(FollowerPages(doorway, standing), web_sockets)
+def speaker(frontend: Frontend, web_sockets: Mapping[str, TakeOver], cluster: ClusterStatus | None) -> Stack:
+    """HTTP stack of a node that does not serve. `cluster` is None until the node has joined the cluster."""
+    return Stack(FollowerPages(frontend, cluster), web_sockets)
 
 
 @final
 class FollowerPages:
-    """Answers every request while this node does not serve. Nobody can log in here: users are the owner's."""
+    """Answers all requests while another node serves. It has no logins, because the owner has the users."""
 
-    def __init__(self, doorway: "Frontend", standing: ClusterStanding | None) -> None:
-        self._doorway = doorway
-        self._standing = standing
+    def __init__(self, frontend: Frontend, cluster: ClusterStatus | None) -> None:
+        self._frontend = frontend
+        self._cluster = cluster
         self._own: dict[str, Callable[[], Response]] = {
             "/health": lambda: JSONResponse({"status": "healthy", **self._facts()}),
             "/ready": self._ready,
@@ -232,14 +229,14 @@ class FollowerPages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return  # a WebSocket that nobody takes over is refused by who asks
+            return  # the caller refuses other WebSockets
         own = self._own.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
         answer: ASGIApp | None
         if own is not None:
             answer = own()
         elif scope["path"] == _CLUSTER:
-            answer = await self._cluster()
-        elif self._doorway.policy == FORWARD:
+            answer = await self._nodes()
+        elif self._frontend.policy == FORWARD:
             answer = await self._pass_on(scope, receive, send)
         else:
             answer = self._turn_away(scope)
@@ -247,53 +244,53 @@ class FollowerPages:
             await answer(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
-        """None where the owner has answered."""
+        """Forward the request; returns a response only if the owner gave none."""
         try:
-            await pass_on(self._doorway, scope, receive, send)
+            await pass_on(self._frontend, scope, receive, send)
         except Unavailable as error:
             return problem(_AWAY, "unavailable", str(error), {"retry-after": "1"})
         return None
 
     def _turn_away(self, scope: Scope) -> Response:
         is_tls = scope.get("scheme") == "https"
-        elsewhere = self._doorway.find_redirect(_LISTENER)(is_tls)
-        if self._doorway.policy != REJECT or not elsewhere.address:
-            return problem(_AWAY, "unavailable", elsewhere.why, {"retry-after": "1"})
+        redirect = self._frontend.find_redirect(_LISTENER)(is_tls)
+        if self._frontend.policy != REJECT or not redirect.address:
+            return problem(_AWAY, "unavailable", redirect.why, {"retry-after": "1"})
         path = scope["raw_path"].decode("latin-1")
         query = scope["query_string"].decode("latin-1")
         scheme = "https" if is_tls else "http"
-        return RedirectResponse(f"{scheme}://{elsewhere.address}{path}{'?' + query if query else ''}", _TEMPORARY)
+        return RedirectResponse(f"{scheme}://{redirect.address}{path}{'?' + query if query else ''}", _TEMPORARY)
 
-    async def _cluster(self) -> Response:
-        """Without a login, as there is nobody who could check one: addresses and releases of nodes, no more."""
-        if self._standing is None:
+    async def _nodes(self) -> Response:
+        """Answer without a login, because only the owner can check one: nodes, addresses, releases."""
+        if self._cluster is None:
             return problem(_AWAY, "unavailable", "this node has only just started", {"retry-after": "1"})
         try:
-            return JSONResponse(dict(await self._standing.status()))
+            return JSONResponse(dict(await self._cluster.status()))
         except HeadraceError as error:
             return problem(_AWAY, "unavailable", str(error), {"retry-after": "1"})
 
     def _facts(self) -> dict[str, str]:
-        return {"role": FOLLOWER, **({} if self._standing is None else {"group": self._standing.group})}
+        return {"role": FOLLOWER, **({} if self._cluster is None else {"group": self._cluster.group})}
 
     def _ready(self) -> Response:
-        """Ready is who serves clients, or has them served."""
-        owner = self._doorway.owner
+        """A node is ready if it serves clients or forwards them."""
+        owner = self._frontend.owner
         facts = {**self._facts(), "owner": "" if owner is None else owner.name}
-        if owner is not None and self._doorway.policy == FORWARD:
+        if owner is not None and self._frontend.policy == FORWARD:
             return JSONResponse({"status": "ready", **facts})
-        reason = self._doorway.find_redirect(_LISTENER)(False).why
+        reason = self._frontend.find_redirect(_LISTENER)(False).why
         return JSONResponse({"status": "not ready", "reason": reason, **facts}, _AWAY)
 
     def _metrics(self) -> Response:
         page = Exposition()
         page.gauge("headrace_info", "The release that runs.").add(1, {"version": __version__})
-        is_ready = self._doorway.policy == FORWARD and self._doorway.owner is not None
+        is_ready = self._frontend.policy == FORWARD and self._frontend.owner is not None
         page.gauge("headrace_ready", "Whether what is published can be stored.").add(int(is_ready))
-        if self._standing is not None:
-            standing_metrics(page, self._standing)
-        passed_on = page.gauge("headrace_forwarded_connections", "Connections that are passed on to the owner.")
-        passed_on.add(self._doorway.passed_on)
+        if self._cluster is not None:
+            cluster_metrics(page, self._cluster)
+        forwarded = page.gauge("headrace_forwarded_connections", "Connections that are passed on to the owner.")
+        forwarded.add(self._frontend.forwarded)
         page.gauge("process_resident_memory_bytes", "Memory in use.").add(memory_bytes())
         page.counter("process_cpu_seconds_total", "Processor time used.").add(cpu_seconds())
         page.gauge("process_open_fds", "Open files and sockets.").add(open_files())

@@ -1,13 +1,13 @@
-"""What two nodes say to each other before a client's bytes: who it is, and that both know the secret. No sockets.
+"""Bytes between two nodes before a client's own: its origin, and proofs that both know the secret. No sockets.
 
-The owner begins, with 32 bytes that nobody can foresee:
+The owner starts with a nonce of 32 random bytes:
 
     +--------+---------+----------+
     | HRFW   | version | nonce    |
     | 4      | 1       | 32       |
     +--------+---------+----------+
 
-The other answers with whom it passes on:
+The other node answers with its client:
 
     +--------+---------+--------+------- - - - --+----------+----------+
     | HRFW   | version | length | client         | nonce    | seal     |
@@ -21,22 +21,22 @@ A client:
     | 1        | 1     | 2     | each a length (2 bytes) and UTF-8 |
     +----------+-------+-------+-----------------------------------+
 
-And the owner says whether it takes the client:
+The owner answers with its verdict:
 
     +--------+----------+
     | status | seal     |
     | 1      | 32       |
     +--------+----------+
 
-A seal is HMAC-SHA-256 over a word for its direction, the binding of the connection, both nonces and what was said: what
-is heard on one connection is worth nothing on another, and neither side can be played by somebody who only has its
-address. The binding is the hash of the owner's certificate where the nodes speak TLS, and empty otherwise. Numbers are
-unsigned and big-endian.
+A seal is HMAC-SHA-256 over a word for its direction, the binding of the connection, both nonces and the message. So
+bytes recorded on one connection are worthless on another, and neither side can be impersonated by its address alone.
+The binding is the hash of the owner's certificate with TLS, and empty otherwise. Numbers are unsigned and big-endian.
 """
 
 import hmac
 import struct
-from typing import Final, final
+from dataclasses import dataclass
+from typing import Final
 
 from headrace.errors import Refused
 from headrace.net.facts import Origin
@@ -52,6 +52,8 @@ ANSWER_BYTES: Final = 1 + SEAL_BYTES
 AMQP: Final = 1
 MQTT: Final = 2
 HTTP: Final = 3
+NUMBERS: Final = {"amqp": AMQP, "mqtt": MQTT}
+"""Numbers of the relayed protocols, by listener."""
 _PROTOCOLS: Final = (AMQP, MQTT, HTTP)
 
 WELCOME: Final = 0
@@ -70,19 +72,16 @@ _TO_OWNER: Final = b"headrace forward: introduction\0"
 _TO_FOLLOWER: Final = b"headrace forward: answer\0"
 
 
-@final
+@dataclass(frozen=True)
 class Introduction:
-    """A client that is passed on, with what proves who passes it on."""
+    """A forwarded client, with the proof of the forwarding node."""
 
-    __slots__ = ("nonce", "origin", "protocol", "said", "seal")
-
-    def __init__(self, protocol: int, origin: Origin, nonce: bytes, said: bytes, seal: bytes) -> None:
-        self.protocol = protocol
-        self.origin = origin
-        self.nonce = nonce
-        self.said = said
-        """The bytes that are sealed."""
-        self.seal = seal
+    protocol: int
+    origin: Origin
+    nonce: bytes
+    sealed: bytes
+    """The sealed bytes."""
+    seal: bytes
 
 
 def encode_challenge(nonce: bytes) -> bytes:
@@ -90,7 +89,7 @@ def encode_challenge(nonce: bytes) -> bytes:
 
 
 def decode_challenge(data: bytes) -> bytes:
-    """The owner's nonce. Raises Refused when it is none of ours, or of a version that is not spoken here."""
+    """The owner's nonce. Raises Refused for other bytes or an unknown version."""
     _check_start(data)
     if len(data) != CHALLENGE_BYTES:
         raise Refused(f"a challenge has {CHALLENGE_BYTES} bytes, not {len(data)}")
@@ -100,7 +99,7 @@ def decode_challenge(data: bytes) -> bytes:
 def encode_introduction(
     protocol: int, origin: Origin, nonce: bytes, challenge: bytes, secret: bytes, binding: bytes = b""
 ) -> bytes:
-    """Whom we pass on, sealed for the one connection whose challenge this was. Raises Refused for a text too long."""
+    """A client, sealed for the connection of this challenge. Raises Refused for a text that is too long."""
     flags = origin.is_tls * _IS_TLS | origin.is_loopback * _IS_LOOPBACK
     parts = [_FIXED.pack(protocol, flags, origin.port)]
     for text in (origin.address, origin.local, origin.node, origin.certificate_name):
@@ -114,7 +113,7 @@ def encode_introduction(
 
 
 def introduction_bytes(data: bytes) -> int:
-    """How long the introduction is that begins like this; 0 while that cannot be told. Raises Refused."""
+    """Length of the introduction that starts like this; 0 if more bytes are needed. Raises Refused."""
     _check_start(data)
     if len(data) < _HEAD.size:
         return 0
@@ -125,7 +124,7 @@ def introduction_bytes(data: bytes) -> int:
 
 
 def decode_introduction(data: bytes) -> Introduction:
-    """Who is passed on, if the seal is good. Raises Refused when it is not whole, or says what cannot be."""
+    """The client of an introduction; `is_sealed` checks the seal. Raises Refused for a broken one."""
     if introduction_bytes(data) != len(data):
         raise Refused(f"an introduction of {len(data)} bytes is not whole, or more than that")
     end = len(data) - NONCE_BYTES - SEAL_BYTES
@@ -134,8 +133,8 @@ def decode_introduction(data: bytes) -> Introduction:
 
 
 def is_sealed(introduction: Introduction, challenge: bytes, secret: bytes, binding: bytes = b"") -> bool:
-    """Whether it was made for this challenge by somebody who knows the secret."""
-    return hmac.compare_digest(introduction.seal, _seal(secret, _TO_OWNER, binding, challenge, introduction.said))
+    """True if a node with the secret made it for this challenge."""
+    return hmac.compare_digest(introduction.seal, _seal(secret, _TO_OWNER, binding, challenge, introduction.sealed))
 
 
 def encode_answer(
@@ -146,7 +145,7 @@ def encode_answer(
 
 
 def decode_answer(data: bytes, nonce: bytes, challenge: bytes, secret: bytes, binding: bytes = b"") -> int:
-    """What became of the client. Raises Refused when the answer is not from somebody who knows the secret."""
+    """The owner's verdict. Raises Refused if the sender does not know the secret."""
     if len(data) != ANSWER_BYTES or data[0] not in _STATUSES:
         raise Refused("this is no answer")
     if not hmac.compare_digest(data[1:], _seal(secret, _TO_FOLLOWER, binding, challenge, nonce + data[:1])):
@@ -186,7 +185,7 @@ def _decode_text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def _check_start(data: bytes) -> None:
-    """Raises Refused when what is there is not how it begins."""
+    """Raises Refused unless the bytes start as a preamble does."""
     if data[: len(MAGIC)] != MAGIC[: len(data)]:
         raise Refused("this is no node of a cluster")
     if len(data) > len(MAGIC) and data[len(MAGIC)] != VERSION:

@@ -1,1 +1,1 @@
-"""Users, logins and permissions. No protocol asks for a password here by itself."""
+"""Users, logins and permissions. No protocol: connections bring the password."""

@@ -1,7 +1,7 @@
-"""Users and what they may do, kept in storage: add, change, remove, list, log in. See permissions.py.
+"""Users and permissions in storage: add, change, remove, list, log in. permissions.py computes rights.
 
-A change counts at once, for connections that are open too; `done` hears when it would survive a crash, or that it is
-taken back because it could not be stored. Nothing is ever told about a password.
+A change counts at once, for open connections too. `done` runs when it is durable, or with the error after which it is
+reverted. Passwords never appear in messages or logs.
 """
 
 import json
@@ -20,9 +20,8 @@ from headrace.core.access.permissions import (
     Rights,
     TopicPermission,
     place_of,
+    putting,
     to_bytes,
-    with_permission,
-    with_topic_permission,
 )
 from headrace.core.access.users import (
     ADOPTED,
@@ -49,7 +48,7 @@ _MAX_PASSWORD_BYTES: Final = 1024
 
 @final
 class Access:
-    """Everybody who may come in."""
+    """All users and permissions of the broker."""
 
     def __init__(self, engine: Engine, clock: Clock, background: Background, hosts: Hosts) -> None:
         self._engine = engine
@@ -68,21 +67,21 @@ class Access:
                 self._take(table, key, value)
 
     def _begin(self) -> None:
-        """A fresh directory: guest may do everything in the default host. Once removed, guest does not come back."""
+        """Create guest with all rights in the default host of a fresh directory. A deleted guest does not come back."""
         everything = Permission(GUEST, DEFAULT_HOST, ".*", ".*", ".*")
         commit = Commit()
         commit.put(HOSTS, DEFAULT_HOST.encode(), to_bytes({"name": DEFAULT_HOST}))
-        _add(commit, [_user_change(guest()), with_permission(everything)])
+        _add(commit, [_user_change(guest()), putting(everything)])
         self._engine.commit(commit, _raise)
         self._engine.sync()
 
-    # -- coming in ---------------------------------------------------------------------------------------------------
+    # -- logins --------------------------------------------------------------------------------------------------------
 
     def login(self, login: Login, admit: Admit) -> None:
-        """Have `admit` told the account of the user, or None when the login is refused.
+        """Call `admit` with the account of the user, or with None for a refused login.
 
-        It is told at once when the same login was right before; else after the password was checked aside. Where
-        tokens are taken, a password may be one.
+        A login that was right before is answered at once, any other after a check in the background. If tokens are
+        configured, the password may be one.
         """
         if self._tokens is not None and login.password is not None and is_token(login.password):
             self._logins.check_token(login, self._tokens, self._bearers, self._accounts.get, admit)
@@ -90,37 +89,37 @@ class Access:
             self._logins.check(login, self._accounts.get(login.user), admit)
 
     def use_tokens(self, tokens: Tokens | None) -> None:
-        """Take these tokens and no others from now on; None for none at all. Connections that are open go on."""
+        """Accept these tokens only; None for no tokens. Open connections stay."""
         self._tokens = tokens
         self._bearers.forget()
 
     def tick(self) -> None:
-        """End connections whose time is over."""
+        """Close connections whose token has expired."""
         self._bearers.tick()
 
     def rights(self, account: Account, host: str) -> Rights | None:
-        """What the user may do in the virtual host; None when it may not even enter."""
+        """Rights of the user in the virtual host; None if it may not enter."""
         if account.grants is not None:
             return _granted(account, account.grants, host)
         return self._permissions.rights(account.name, host)
 
-    # -- users -------------------------------------------------------------------------------------------------------
+    # -- users ---------------------------------------------------------------------------------------------------------
 
     def users(self) -> list[User]:
         """All users, by name."""
         return [self._accounts[name].user for name in sorted(self._accounts)]
 
     def account(self, name: str) -> Account:
-        """The user and what it has open. Raises NotFound."""
+        """The account of a user. Raises NotFound."""
         account = self._accounts.get(name)
         if account is None:
             raise NotFound(f"no user '{name}'")
         return account
 
     def put_user(self, name: str, password: str | None, tags: Iterable[str], done: Done) -> None:
-        """Have a user with this password and these tags; None keeps the password it has, or lets none be right.
+        """Create or change a user. A password of None keeps the present one, or allows no password login.
 
-        Raises Refused for a name, a password or tags that cannot be.
+        Raises Refused for an invalid name, password or tag.
         """
         put = self._putting(name, tags, done)
         if password is None:
@@ -129,7 +128,7 @@ class Access:
             self._hash(name, password, put)
 
     def _putting(self, name: str, tags: Iterable[str], done: Done) -> Callable[[str | None], None]:
-        """What has the user with a hash, or with the one it has. Raises Refused."""
+        """Return the function that stores the user with a hash; None keeps the present one. Raises Refused."""
         check_name("user", name)
         words = check_tags(tags)
 
@@ -142,7 +141,7 @@ class Access:
         return put
 
     def put_user_hash(self, name: str, password_hash: str, tags: Iterable[str], done: Done) -> None:
-        """The same by a hash that Headrace or RabbitMQ made; by another, no password is right. Raises Refused."""
+        """Create or change a user by a hash of Headrace or RabbitMQ; others allow no password. Raises Refused."""
         put = self._putting(name, tags, done)
         salted = their_hash(password_hash)
         if salted:
@@ -162,32 +161,30 @@ class Access:
         self._background.run(lambda: hash_password(secret), put)
 
     def set_limits(self, name: str, limits: Limits, done: Done) -> None:
-        """Have these limits and no others for a user. Raises NotFound."""
+        """Replace the limits of a user. Raises NotFound."""
         self._change([_user_change(replace(self.account(name).user, limits=limits))], done)
 
     def delete_user(self, name: str, done: Done) -> None:
-        """Remove a user with all its permissions; its connections are ended. Raises NotFound."""
+        """Delete a user with its permissions and close its connections. Raises NotFound."""
         self.account(name)
         changes: list[Change] = [(USERS, name.encode(), None), *self._permissions.without_user(name)]
         self._change(changes, done)
 
-    # -- permissions -------------------------------------------------------------------------------------------------
+    # -- permissions ---------------------------------------------------------------------------------------------------
 
     def permissions(self) -> list[Permission]:
         """All permissions, by host and user."""
         return self._permissions.all()
 
     def put_permission(self, permission: Permission, done: Done) -> None:
-        """Let a user into a virtual host, to do this much there.
+        """Store a user's permission for a virtual host.
 
-        Raises NotFound for the user and the host, Refused for patterns that make no sense.
+        Raises NotFound for the user and the host, Refused for invalid patterns.
         """
-        self._check_ends(permission.user, permission.host)
-        permission.check()
-        self._change([with_permission(permission)], done)
+        self._put(permission, done)
 
     def delete_permission(self, user: str, host: str, done: Done) -> None:
-        """Let a user into a virtual host no more. Raises NotFound when it could not enter anyway."""
+        """Delete a user's permission for a virtual host. Raises NotFound."""
         self._change(self._permissions.without(user, host), done)
 
     def topic_permissions(self) -> list[TopicPermission]:
@@ -195,21 +192,21 @@ class Access:
         return self._permissions.topics()
 
     def put_topic_permission(self, permission: TopicPermission, done: Done) -> None:
-        """Bound a user to some topics of an exchange. Raises NotFound for the user and the host, Refused as above."""
-        self._check_ends(permission.user, permission.host)
-        permission.check()
-        self._change([with_topic_permission(permission)], done)
+        """Limit a user to some topics of an exchange. Raises NotFound for the user and the host, Refused as above."""
+        self._put(permission, done)
 
     def delete_topic_permissions(self, user: str, host: str, done: Done, exchange: str | None = None) -> None:
-        """Bound a user no more, in one exchange or in all. Raises NotFound when there was no bound."""
+        """Delete topic permissions of a user, in one exchange or in all. Raises NotFound if there are none."""
         self._change(self._permissions.without_topics(user, host, exchange), done)
 
-    def _check_ends(self, user: str, host: str) -> None:
-        self.account(user)
-        if self._hosts.find(host) is None:
-            raise NotFound(f"no vhost '{host}'")
+    def _put(self, permission: Permission | TopicPermission, done: Done) -> None:
+        self.account(permission.user)
+        if self._hosts.find(permission.host) is None:
+            raise NotFound(f"no vhost '{permission.host}'")
+        permission.check()
+        self._change([putting(permission)], done)
 
-    # -- storing -----------------------------------------------------------------------------------------------------
+    # -- storing -------------------------------------------------------------------------------------------------------
 
     def _change(self, changes: list[Change], done: Done) -> None:
         commit = Commit()
@@ -217,7 +214,7 @@ class Access:
         restricted: list[Broker] = []
 
         def stored(error: HeadraceError | None) -> None:
-            if error is None and restricted:  # what sessions lost must not come back either
+            if error is None and restricted:  # lost subscriptions must be durable too
                 restricted.pop().when_safe(stored)
                 return
             if error is not None:
@@ -231,7 +228,7 @@ class Access:
         restricted += self._restrict(changes)
 
     def _restrict(self, changes: list[Change]) -> list[Broker]:
-        """Let sessions and consumers read no more than their users still may; returns where sessions lost something."""
+        """Apply new rights to sessions and consumers; returns the brokers whose sessions lost something."""
         restricted: list[Broker] = []
         places = [place_of(key) for table, key, _ in changes if table != USERS]
         for host, user in dict.fromkeys(places):
@@ -242,7 +239,7 @@ class Access:
         return restricted
 
     def _take(self, table: str, key: bytes, value: bytes | None) -> None:
-        """Have in memory what storage has, or is about to have."""
+        """Apply a stored entry, or one about to be stored."""
         if table == USERS:
             self._take_user(key.decode(), None if value is None else User.from_json(json.loads(value)))
         else:
@@ -261,7 +258,7 @@ class Access:
         self._bearers.change(name, user)
 
     def _forget_host(self, host: str, commit: Commit) -> None:
-        """A virtual host goes: so do the permissions there, in the same commit."""
+        """Delete the permissions of a deleted virtual host, in the same commit."""
         changes = self._permissions.without_host(host)
         _add(commit, changes)
         for table, key, value in changes:
@@ -269,7 +266,7 @@ class Access:
 
 
 def _granted(account: Account, grants: Grants, host: str) -> Rights | None:
-    """The rights of one who carries them along."""
+    """The rights of an account that a token grants."""
     rights = account.rights.get(host)
     if rights is None:
         permission = grants.permission(host)

@@ -1,4 +1,4 @@
-"""Logins by password and by token, and the accounts of users who are connected. Users are stored by access.py."""
+"""Logins by password and by token, and the accounts of connected users. access.py stores users."""
 
 import hashlib
 import hmac
@@ -21,7 +21,7 @@ _BURST_US: Final = 1_000_000
 
 @final
 class Usage:
-    """What one user has open and has sent, however it logged in."""
+    """Open connections and publish rate of one user, over all its logins."""
 
     __slots__ = ("channels", "connections", "free_at_us")
 
@@ -33,9 +33,9 @@ class Usage:
 
 @final
 class Account:
-    """One user, shared by all its connections. What is changed about the user counts at once.
+    """One user, shared by all its connections. Changes of the user count at once.
 
-    Who came with a token has an account for that token: it ends with it, and may have rights of its own.
+    Each token has an account of its own, which ends with it and may carry its own rights.
     """
 
     __slots__ = (
@@ -56,31 +56,31 @@ class Account:
     ) -> None:
         self.user = user
         self.is_metered = False
-        """Whether publishes are to be counted and measured at all."""
+        """True if the user has a limit on publishes."""
         self.usage = usage or Usage()
         self.open = 0
-        """How many connections have this very account."""
+        """Open connections of this account."""
         self.busy: set[Account] | None = None
-        """Has this account in it while there are connections with it, where somebody wants to know."""
+        """Set of accounts with open connections, maintained for expiry; None if nobody needs it."""
         self.grants = grants
-        """What the token allows; None where the permissions that are stored count."""
+        """Rights of the token; None if the stored permissions count."""
         self.rights: dict[str, Rights] = {}
-        """What the grants come to, by virtual host."""
+        """Computed rights of the grants, by virtual host."""
         self.expires_us = expires_us
-        """When its connections must end; 0 for never."""
+        """End of its connections; 0 = never."""
         self.proof = b""
-        """The digest of the password that was found to be right; b"" before the first login."""
+        """Digest of the verified password; b"" before the first login."""
         self.on_removed: dict[object, Callable[[str], None]] = {}
-        """By connection, what is told why it must end: there is no such user any more, or its time is over."""
+        """Callbacks by connection, called with the reason when the user is deleted or the token expires."""
         self.change(user)
 
     def change(self, user: User) -> None:
-        """The user is stored anew."""
+        """Take a changed user."""
         self.user = user
         self.is_metered = user.limits.max_message_rate is not None or user.limits.max_message_bytes is not None
 
     def end(self, why: str) -> None:
-        """End all its connections."""
+        """Close all its connections."""
         for tell in list(self.on_removed.values()):
             tell(why)
 
@@ -90,11 +90,11 @@ class Account:
 
     @property
     def connections(self) -> int:
-        """How many the user has, over all its accounts."""
+        """Open connections of the user, over all its accounts."""
         return self.usage.connections
 
     def connect(self) -> bool:
-        """Count one more connection; False when the user has as many as it may have."""
+        """Count one more connection; False at the user's limit."""
         most = self.user.limits.max_connections
         if most is not None and self.usage.connections >= most:
             return False
@@ -111,7 +111,7 @@ class Account:
             self.busy.discard(self)
 
     def hand_over(self, other: "Account", channels: int) -> None:
-        """Have one connection with so many channels count for another account of the same user from now on."""
+        """Move one connection and its channels to another account of the same user."""
         self.disconnect()
         self.usage.channels -= channels
         other.usage.connections += 1
@@ -121,7 +121,7 @@ class Account:
             other.busy.add(other)
 
     def open_channel(self) -> bool:
-        """Count one more channel; False when the user has as many as it may have."""
+        """Count one more channel; False at the user's limit."""
         most = self.user.limits.max_channels
         if most is not None and self.usage.channels >= most:
             return False
@@ -132,15 +132,15 @@ class Account:
         self.usage.channels -= 1
 
     def check_size(self, size: int) -> None:
-        """Raises TooLarge for a message that the user may not send."""
+        """Raises TooLarge for a message above the user's limit."""
         most = self.user.limits.max_message_bytes
         if most is not None and size > most:
             raise TooLarge(f"message size {size} is larger than the {most} bytes that user '{self.name}' may send")
 
     def check_rate(self, messages: int, now_us: int) -> None:
-        """Count what a client publishes that cannot be read from more slowly.
+        """Count publishes of a client that cannot be slowed down.
 
-        Raises Unavailable when the user has published as much as it may for now.
+        Raises Unavailable while the user is above its rate.
         """
         wait_us = self.spend(0, now_us)
         if wait_us:
@@ -148,9 +148,9 @@ class Account:
         self.spend(messages, now_us)
 
     def spend(self, messages: int, now_us: int) -> int:
-        """Count what was published; returns for how many microseconds the sender should not be heard.
+        """Count publishes; returns the microseconds to pause reading from the sender.
 
-        What was saved in one second may be spent at once.
+        A burst may use up to one second's rate.
         """
         rate = self.user.limits.max_message_rate
         if rate is None:
@@ -160,14 +160,14 @@ class Account:
         return max(0, self.usage.free_at_us - now_us)
 
 
-_BEGINNING: Final = b"eyJ"  # what the opening of a JSON object, '{"', becomes in base64
+_BEGINNING: Final = b"eyJ"  # '{"', the start of a JSON object, in base64
 _MAX_KNOWN: Final = 4096
 _LOOK_US: Final = 500_000
 
 
 @final
 class Bearer:
-    """What a token says, once its signature and its times were found to be right."""
+    """Content of a verified token."""
 
     __slots__ = ("expires_us", "grants", "user")
 
@@ -175,37 +175,37 @@ class Bearer:
         self.user = user
         self.expires_us = expires_us
         self.grants = grants
-        """None where the permissions that are stored for the user count."""
+        """None if the stored permissions count."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Tokens(ABC):
-    """Tells good tokens from others. Called in any thread."""
+    """Verifies tokens. Callable from any thread."""
 
     @abstractmethod
     def read(self, token: bytes) -> Bearer:
-        """What the token says. Raises Refused, saying why, for one that must not be trusted."""
+        """Verify a token. Raises Refused with the reason."""
 
 
 def is_token(password: bytes) -> bool:
-    """Whether a password is meant to be a JSON web token, by its looks."""
+    """True if a password looks like a JSON web token."""
     return password.startswith(_BEGINNING) and password.count(b".") == 2
 
 
 @final
 class Bearers:
-    """The accounts of tokens: those that were right lately, and those that have connections."""
+    """Accounts of tokens: recently verified ones and connected ones."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[bytes, Account] = {}
-        """By digest, the oldest first."""
+        """By digest, oldest first."""
         self._busy: set[Account] = set()
-        """Those with connections."""
+        """Accounts with open connections."""
         self._next_look_us = 0
 
     def find(self, digest: bytes) -> Account | None:
-        """The account of a token that was right before and still is."""
+        """The account of a token that is verified and not expired."""
         account = self._known.get(digest)
         if account is not None and account.expires_us <= self._clock.now_us():
             del self._known[digest]
@@ -213,7 +213,7 @@ class Bearers:
         return account
 
     def admit(self, digest: bytes, bearer: Bearer, stored: Account | None) -> Account | None:
-        """The account of a token that was found right; None when its user would have to be stored and is not."""
+        """Make the account of a verified token; None if its user must be stored and is not."""
         if stored is None and bearer.grants is None:
             return None
         account = Account(
@@ -229,7 +229,7 @@ class Bearers:
         return account
 
     def tick(self) -> None:
-        """End the connections whose token is over."""
+        """Close connections whose token has expired."""
         if not self._busy or self._clock.monotonic_us() < self._next_look_us:
             return
         self._next_look_us = self._clock.monotonic_us() + _LOOK_US
@@ -239,7 +239,7 @@ class Bearers:
                 account.end(f"the token of user '{account.name}' has expired")
 
     def change(self, name: str, user: User | None) -> None:
-        """A stored user was changed, or removed: so is who came with a token in its name."""
+        """Apply a change of a stored user, None for a deletion, to the accounts of its tokens."""
         for account in {*self._known.values(), *self._busy}:
             if account.name != name:
                 continue
@@ -251,12 +251,12 @@ class Bearers:
             self._known = {digest: account for digest, account in self._known.items() if account.name != name}
 
     def forget(self) -> None:
-        """Have every token read again; connections that are open go on."""
+        """Verify every token anew; open connections stay."""
         self._known.clear()
 
 
 def _user(name: str, stored: User | None, grants: Grants | None) -> User:
-    """The user as the token has it: tags are the token's where permissions are, limits are those that are stored."""
+    """The token's user: its tags if it grants rights, and the stored limits."""
     user = stored or User(name)
     return user if grants is None else replace(user, tags=grants.tags)
 
@@ -264,7 +264,7 @@ def _user(name: str, stored: User | None, grants: Grants | None) -> User:
 _log: Final = logging.getLogger("headrace.access")
 
 _FIRST_WAIT_US: Final = 200_000
-_LONGEST_WAIT_US: Final = 3_200_000  # twice that is less than a handshake may take
+_LONGEST_WAIT_US: Final = 3_200_000  # twice that is below the limit of a handshake
 _FORGOTTEN_US: Final = 60_000_000
 _MAX_REMEMBERED: Final = 4096
 _MAX_CHECKS: Final = 1024
@@ -273,25 +273,25 @@ _SHOWN: Final = 64
 
 Result = TypeVar("Result")
 Admit = Callable[[Account | None], None]
-"""Told the account of a login that was right, None of one that was not."""
+"""Called with the account, or with None for a refused login."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Background(ABC):
-    """Where work goes that would hold up the event loop."""
+    """Runs work that would block the event loop."""
 
     @abstractmethod
     def run(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
-        """Have `work` done in another thread, then `done` called with its result in this one."""
+        """Run `work` in another thread, then `done` with its result in this one."""
 
     @abstractmethod
     def later(self, delay_us: int, call: Callable[[], None]) -> None:
-        """Have something called in this thread after a while."""
+        """Call a function in this thread after a delay."""
 
 
 @final
 class Login:
-    """A claim to be a user. Without a password it rests on the certificate of the connection."""
+    """A user's login. Without a password it relies on the connection's certificate."""
 
     __slots__ = ("address", "is_loopback", "password", "user")
 
@@ -299,13 +299,13 @@ class Login:
         self.user = user
         self.password = password
         self.address = address
-        """Where it comes from, without the port."""
+        """Client address, without the port."""
         self.is_loopback = is_loopback
 
 
 @final
 class _Verdict:
-    """What became of a check: why the login is wrong, "" when it is not, and what its token says, if it was one."""
+    """Result of a check: the reason of a refusal, "" for none, and the content of a token."""
 
     __slots__ = ("bearer", "why")
 
@@ -316,7 +316,7 @@ class _Verdict:
 
 @final
 class _Failures:
-    """How often logins of one user, or from one address, were wrong lately, and until when the next has to wait."""
+    """Recent failed logins of one user or address, and the time before which the next must wait."""
 
     __slots__ = ("count", "until_us")
 
@@ -327,7 +327,7 @@ class _Failures:
 
 @final
 class Logins:
-    """Decides about logins, given the account that each is about."""
+    """Checks logins and slows down guessing."""
 
     def __init__(self, background: Background, clock: Clock) -> None:
         self._background = background
@@ -335,14 +335,14 @@ class Logins:
         self._key = secrets.token_bytes(32)
         self._failures: dict[str, _Failures] = {}
         self._waiting: dict[bytes, list[Callable[[_Verdict], None]]] = {}
-        """Logins that ask the same, by digest: one check answers all of them."""
+        """Waiting logins by digest: one check answers all equal ones."""
         self._checks: dict[str, int] = {}
-        """How many checks wait for logins from an address."""
+        """Waiting checks by address."""
 
     def check(self, login: Login, account: Account | None, admit: Admit) -> None:
-        """Have `admit` told whether the login is right: now when that is known, else when it was found out.
+        """Check a password and call `admit`: at once if the answer is known, else after a check in the background.
 
-        An unknown user takes as long as a wrong password. Nobody is told why a login is refused but the log.
+        An unknown user takes as long as a wrong password. Only the log has the reason of a refusal.
         """
         if login.password is None:
             self._decide(login, account, "", admit)
@@ -368,9 +368,9 @@ class Logins:
     def check_token(
         self, login: Login, tokens: Tokens, bearers: Bearers, find: Callable[[str], Account | None], admit: Admit
     ) -> None:
-        """The same for a login whose password is a token: that says who it is, whatever name is given with it.
+        """Check a token and call `admit`; the token names the user, whatever name comes with it.
 
-        `find` gives the account of a user that is stored.
+        `find` returns the account of a stored user.
         """
         token = login.password or b""
         login = Login("", token, login.address, login.is_loopback)
@@ -396,7 +396,7 @@ class Logins:
         self._ask(login, digest, work, checked, admit)
 
     def _is_one_too_many(self, login: Login) -> bool:
-        """Whoever guesses must not take the place of those who come for the first time."""
+        """True if too many checks wait; addresses with failures get fewer, so guessing blocks nobody else."""
         is_suspect = _by_address(login) in self._failures
         most = _MAX_SUSPECT_CHECKS if is_suspect else _MAX_CHECKS
         return len(self._waiting) >= _MAX_CHECKS or self._checks.get(login.address, 0) >= most
@@ -409,7 +409,7 @@ class Logins:
         checked: Callable[[_Verdict], None],
         admit: Admit,
     ) -> None:
-        """Have a check made aside, one for all who ask the same, unless there are too many already."""
+        """Run a check in the background, one for all equal logins, unless too many wait."""
         if digest not in self._waiting and self._is_one_too_many(login):
             _log.warning(
                 "too many logins at once: one of %s from %s is refused",
@@ -452,16 +452,16 @@ class Logins:
         _log.warning("login of %s from %s refused: %s", _shown(login), login.address, why, extra=about)
         self._background.later(self._failed(login), lambda: admit(None))
 
-    # -- slowing down ------------------------------------------------------------------------------------------------
+    # -- delays --------------------------------------------------------------------------------------------------------
 
     def _wait_us(self, login: Login) -> int:
-        """How long a login has to wait before it is looked at, for what went wrong before."""
+        """Delay of a check after earlier failures."""
         now_us = self._clock.monotonic_us()
         found = [self._failures.get(place) for place in _places(login)]
         return max([0, *[failures.until_us - now_us for failures in found if failures is not None]])
 
     def _failed(self, login: Login) -> int:
-        """Count a failure; returns how long its answer takes, twice as long each time."""
+        """Count a failure; returns the delay of its answer, doubled each time."""
         now_us = self._clock.monotonic_us()
         longest_us = 0
         for place in _places(login):
@@ -478,14 +478,14 @@ class Logins:
         return longest_us
 
     def _digest(self, user: str, password: bytes, password_hash: str) -> bytes:
-        """What stands for a password while the process lives; another hash or another process makes another."""
+        """Keyed digest of a password, valid for this process and this hash only."""
         parts = (user.encode(errors="replace"), password_hash.encode(), password)
         text = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
 
 def _places(login: Login) -> list[str]:
-    """Where a failure of this login is remembered. A token names nobody before it was read."""
+    """Keys of this login's failures. A token names no user before it is verified."""
     address = _by_address(login)
     return ["user " + login.user, address] if login.user else [address]
 

@@ -6,7 +6,7 @@ default exchange counts as `amq.default`; queues and exchanges share the pattern
     <audience>.read:<vhost>/<name>[/<routing key>]        also write and configure; `*` stands for anything
     <audience>.tag:<tag>
 
-Parts are percent-encoded, so the default virtual host is `%2F`. A scope that is written otherwise allows nothing.
+Parts are percent-encoded, so the default virtual host is `%2F`. A scope in any other form allows nothing.
 """
 
 import json
@@ -31,9 +31,9 @@ READ: Final = "read"
 QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"
 ADDRESSES: Final = "$queue"
-"""Stands for an exchange in topic permissions: its topics are queue addresses without their `$queue/`."""
+"""Pseudo-exchange of topic permissions for queue addresses; its topics lack the `$queue/`."""
 PLAIN_TOPICS: Final = "amq.topic"
-"""The exchange whose permissions count for plain topics, whose levels are the words of its keys."""
+"""The exchange whose permissions count for plain topics; their levels are the words of its keys."""
 
 _DEFAULT_EXCHANGE: Final = "amq.default"
 _PLACES: Final = re.compile(r"\{(?:username|vhost|client_id)\}")
@@ -42,7 +42,7 @@ _MAX_REMEMBERED: Final = 4096
 
 @dataclass(frozen=True)
 class Permission:
-    """Patterns over the names of queues and exchanges."""
+    """Patterns for names of queues and exchanges."""
 
     user: str
     host: str
@@ -51,14 +51,14 @@ class Permission:
     read: str = ""
 
     def check(self) -> None:
-        """Raises Refused for patterns that make no sense."""
+        """Raises Refused for invalid patterns."""
         for pattern in (self.configure, self.write, self.read):
             _compiled(pattern)
 
 
 @dataclass(frozen=True)
 class TopicPermission:
-    """Patterns over the routing keys of one exchange; `{username}`, `{vhost}` and `{client_id}` are filled in."""
+    """Patterns for routing keys of one exchange; `{username}`, `{vhost}` and `{client_id}` are filled in."""
 
     user: str
     host: str
@@ -67,14 +67,14 @@ class TopicPermission:
     read: str = ""
 
     def check(self) -> None:
-        """Raises Refused for patterns that make no sense."""
+        """Raises Refused for invalid patterns."""
         for pattern in (self.write, self.read):
             _compiled(_filled(pattern, self, ""))
 
 
 @final
 class Rights:
-    """The rights of one user in one virtual host. All connections share them: what is changed counts at once."""
+    """The rights of one user in one virtual host, shared by its connections: changes count at once."""
 
     __slots__ = ("_allowed", "_patterns", "_topic_patterns", "host", "topics", "user", "watchers", "writable")
 
@@ -82,17 +82,17 @@ class Rights:
         self.user = user
         self.host = host
         self.writable: set[str] = set()
-        """Names that were found to be writable: looked up for every publish, so kept where that costs least."""
+        """Names known to be writable: the cheapest lookup, as every publish needs it."""
         self._allowed: dict[str, set[str]] = {CONFIGURE: set(), WRITE: self.writable, READ: set()}
         self._patterns: dict[str, re.Pattern[str]] = {}
         self.topics: dict[str, TopicPermission] = {}
-        """By exchange; only where there is one do topics matter."""
+        """Topic permissions by exchange; topics of other exchanges are free."""
         self._topic_patterns: dict[tuple[str, str, str], re.Pattern[str]] = {}
         self.watchers: dict[object, Callable[[], None]] = {}
-        """By connection, what is called when they are other rights."""
+        """Callbacks by connection, called after a change of rights."""
 
     def grant(self, permission: Permission | None, topics: Mapping[str, TopicPermission]) -> None:
-        """Have these rights from now on; None for no rights at all."""
+        """Replace the rights; None for no rights."""
         given = permission or Permission(self.user, self.host)
         self._patterns = {
             CONFIGURE: _compiled(given.configure),
@@ -105,14 +105,14 @@ class Rights:
             names.clear()
 
     def tell(self) -> None:
-        """Have everybody look who does something by these rights: they may be others now."""
+        """Tell all watchers that the rights may have changed."""
         for look in list(self.watchers.values()):
             look()
 
-    # -- names and topics --------------------------------------------------------------------------------------------
+    # -- names and topics ----------------------------------------------------------------------------------------------
 
     def may(self, what: str, name: str) -> bool:
-        """Whether the user may configure, write or read what has this name."""
+        """True if the user may configure, write or read the thing of this name."""
         name = name or _DEFAULT_EXCHANGE
         return self._patterns[what].search(name) is not None
 
@@ -131,7 +131,7 @@ class Rights:
         allowed.add(name)
 
     def check_topic(self, what: str, exchange: str, key: str, client_id: str = "") -> None:
-        """Raises AccessRefused when there are permissions for topics of this exchange and they do not have this one."""
+        """Raises AccessRefused if topic permissions of this exchange exist and none covers the key."""
         permission = self.topics.get(exchange)
         if permission is None:
             return
@@ -151,11 +151,10 @@ class Rights:
             found = self._topic_patterns[place] = _compiled(_filled(text, permission, client_id))
         return found
 
-    # -- what an operation needs -------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def check_declare_queue(self, definition: QueueDefinition) -> None:
-        """Dead letters are read from it and written where they go; its source is read. Names that the server gives
-        are checked too."""
+        """Check the declaration of a queue, its dead-letter exchange and its source, for a generated name too."""
         name = definition.name or generated_name()
         self.check(CONFIGURE, QUEUE, name)
         if definition.dead_letter_exchange is not None:
@@ -165,39 +164,39 @@ class Rights:
             self.check(READ, QUEUE, definition.source)
 
     def check_declare_exchange(self, exchange: Exchange) -> None:
-        """What it cannot route is read from it and written to its alternate."""
+        """Check the declaration of an exchange; with an alternate it is read, and the alternate written."""
         self.check(CONFIGURE, EXCHANGE, exchange.name)
         if exchange.alternate is not None:
             self.check(READ, EXCHANGE, exchange.name)
             self.check(WRITE, EXCHANGE, exchange.alternate)
 
     def check_bind(self, binding: Binding) -> None:
-        """To bind and to unbind: the destination is written to, the source is read from."""
+        """Check a bind or unbind: the destination is written, the source read."""
         self.check(WRITE, EXCHANGE if binding.to_exchange else QUEUE, binding.destination)
         self.check(READ, EXCHANGE, binding.source)
         self.check_topic(READ, binding.source, binding.key)
 
     def check_publish(self, exchange: str, key: str, client_id: str = "") -> None:
-        """To publish to an exchange; an address on the default exchange needs what `check_topic_publish` asks too."""
+        """Check a publish to an exchange; an address on the default exchange needs `check_topic_publish` too."""
         self.check(WRITE, EXCHANGE, exchange)
         self.check_topic(WRITE, exchange, key, client_id)
         if not exchange and is_address(key):
             self.check_topic_publish(key, client_id)
 
     def check_topic_publish(self, topic: str, client_id: str = "") -> None:
-        """To publish to a plain topic, to an address, or a settlement. Raises Refused for what names no queue."""
+        """Check a publish to a plain topic or an address, or a settlement. Raises Refused for a bad address."""
         self._check_level(WRITE, topic, client_id)
 
     def check_topic_subscribe(self, topic_filter: str, client_id: str = "") -> None:
-        """To read what a filter fits, over plain topics or queue addresses."""
+        """Check a subscription to plain topics or queue addresses."""
         self._check_level(READ, topic_filter, client_id)
 
     def may_publish(self, topic: str, client_id: str) -> bool:
-        """Whether `check_topic_publish` has nothing against it."""
+        """True if `check_topic_publish` passes."""
         return self._may(WRITE, topic, client_id)
 
     def may_subscribe(self, topic_filter: str, client_id: str) -> bool:
-        """Whether `check_topic_subscribe` has nothing against it."""
+        """True if `check_topic_subscribe` passes."""
         return self._may(READ, topic_filter, client_id)
 
     def _may(self, what: str, topic: str, client_id: str) -> bool:
@@ -211,7 +210,7 @@ class Rights:
         if is_read_address(topic):
             address = parse_address(topic)
             if address.verb:
-                what = READ  # settling is the reader's
+                what = READ  # a reader settles
             self.check(what, QUEUE, address.queue)
             self.check_topic(what, ADDRESSES, topic.removeprefix(QUEUE_PREFIX), client_id)
         else:
@@ -239,7 +238,7 @@ _ANY: Final = "(?s:.*)"
 
 @final
 class _Scope:
-    """One permission: what may be done, and regular expressions for virtual host, name and key."""
+    """One permission of a token: an operation, and regular expressions for virtual host, name and key."""
 
     __slots__ = ("exchange", "host", "key", "name", "what")
 
@@ -248,13 +247,13 @@ class _Scope:
         self.host = _expression(host)
         self.name = _expression(name)
         self.exchange = unquote(name) if key != "*" else ""
-        """Whose keys it is about; "" where all keys are allowed."""
+        """Exchange of the keys; "" if all keys are allowed."""
         self.key = _expression(key)
 
 
 @final
 class Grants:
-    """The permissions and tags that one token carries."""
+    """The permissions and tags of one token."""
 
     __slots__ = ("_scopes", "_user", "tags")
 
@@ -276,11 +275,11 @@ class Grants:
         if len(parts) not in (2, 3) or not all(parts):
             return
         host, name, key = parts if len(parts) == 3 else [*parts, "*"]
-        if key == "*" or "*" not in name:  # keys belong to one exchange, which has to be named
+        if key == "*" or "*" not in name:  # keys need the exact name of their exchange
             self._scopes.append(_Scope(what, host, name, key))
 
     def permission(self, host: str) -> Permission | None:
-        """What the token allows in a virtual host; None when its bearer may not even enter."""
+        """The token's permission in a virtual host; None if its user may not enter."""
         found = [scope for scope in self._scopes if _fits(scope.host, host)]
         if not found:
             return None
@@ -288,7 +287,7 @@ class Grants:
         return Permission(self._user, host, *patterns)
 
     def topics(self, host: str) -> dict[str, TopicPermission]:
-        """To which keys the token bounds its bearer, by exchange."""
+        """The token's topic permissions in a virtual host, by exchange."""
         found = [scope for scope in self._scopes if _fits(scope.host, host)]
         exchanges = {scope.exchange for scope in found if scope.exchange}
         return {
@@ -302,7 +301,7 @@ def _keys(scopes: list[_Scope], what: str, exchange: str) -> str:
 
 
 def _either(patterns: list[str]) -> str:
-    """A regular expression for whatever one of them fits entirely; "" for nothing."""
+    """A regular expression for texts that one of the patterns matches entirely; "" for none."""
     return rf"^(?:{'|'.join(patterns)})\Z" if patterns else ""
 
 
@@ -311,7 +310,7 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def _expression(pattern: str) -> str:
-    # A class instead of a backslash before a brace: `{username}` in a scope is a name like any other.
+    # A character class instead of a backslash before a brace: `{username}` in a scope is a plain name.
     parts = [re.escape(unquote(part)).replace(r"\{", "[{]") for part in pattern.split("*")]
     return _ANY.join(parts)
 
@@ -320,12 +319,12 @@ _SEPARATOR: Final = "\0"
 
 _Kind = TypeVar("_Kind", Permission, TopicPermission)
 Change = tuple[str, bytes, bytes | None]
-"""A table, a key in it, and its value from now on."""
+"""A table, a key and its new value; None deletes it."""
 
 
 @final
 class Permissions:
-    """All permissions in memory. What a change would be in storage is returned; `take` has it here."""
+    """All permissions in memory. Methods return changes for storage; `take` applies them here."""
 
     def __init__(self) -> None:
         self._permissions: dict[tuple[str, str], Permission] = {}
@@ -335,16 +334,16 @@ class Permissions:
         self._rights: dict[tuple[str, str], Rights] = {}
 
     def all(self) -> list[Permission]:
-        """By host and user."""
+        """All permissions, by host and user."""
         return sorted(self._permissions.values(), key=lambda permission: (permission.host, permission.user))
 
     def topics(self) -> list[TopicPermission]:
-        """By host, user and exchange."""
+        """All topic permissions, by host, user and exchange."""
         found = [permission for topics in self._topics.values() for permission in topics.values()]
         return sorted(found, key=lambda permission: (permission.host, permission.user, permission.exchange))
 
     def rights(self, user: str, host: str) -> Rights | None:
-        """What the user may do in the virtual host; None when it may not even enter."""
+        """Rights of the user in the virtual host; None if it may not enter."""
         if (user, host) not in self._permissions:
             return None
         rights = self._rights.get((user, host))
@@ -354,21 +353,21 @@ class Permissions:
         return rights
 
     def tell(self, user: str, host: str) -> None:
-        """Have everybody look who does something by the rights of this user."""
+        """Tell the watchers of this user's rights."""
         rights = self._rights.get((user, host))
         if rights is not None:
             rights.tell()
 
-    # -- changes -----------------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------------
 
     def without(self, user: str, host: str) -> list[Change]:
-        """Let a user into a virtual host no more. Raises NotFound when it could not enter anyway."""
+        """Delete a user's permission for a virtual host. Raises NotFound."""
         if (user, host) not in self._permissions:
             raise NotFound(f"user '{user}' has no permissions in vhost '{host}'")
         return [(PERMISSIONS, _key(host, user), None)]
 
     def without_topics(self, user: str, host: str, exchange: str | None) -> list[Change]:
-        """Bound a user no more, in one exchange or in all. Raises NotFound when there was no bound."""
+        """Delete topic permissions of a user, in one exchange or in all. Raises NotFound if there are none."""
         topics = self._topics.get((user, host), {})
         names = [name for name in topics if exchange is None or name == exchange]
         if not names:
@@ -376,11 +375,11 @@ class Permissions:
         return [(TOPIC_PERMISSIONS, _key(host, user, name), None) for name in names]
 
     def without_user(self, name: str) -> list[Change]:
-        """A user goes: all its permissions do."""
+        """Delete all permissions of a user."""
         return self._without([pair for pair in {**self._permissions, **self._topics} if pair[0] == name])
 
     def without_host(self, name: str) -> list[Change]:
-        """A virtual host goes: all permissions there do."""
+        """Delete all permissions in a virtual host."""
         return self._without([pair for pair in {**self._permissions, **self._topics} if pair[1] == name])
 
     def _without(self, pairs: list[tuple[str, str]]) -> list[Change]:
@@ -393,7 +392,7 @@ class Permissions:
         return changes
 
     def take(self, table: str, key: bytes, value: bytes | None) -> None:
-        """Have what storage has, or is about to have."""
+        """Apply a stored entry, or one about to be stored."""
         host, user, *exchange = key.decode().split(_SEPARATOR)
         if table == PERMISSIONS:
             if value is None:
@@ -416,25 +415,22 @@ class Permissions:
             rights.grant(self._permissions.get((user, host)), self._topics.get((user, host), {}))
 
 
-def with_permission(permission: Permission) -> Change:
-    """A permission as it is stored."""
+def putting(permission: Permission | TopicPermission) -> Change:
+    """The change that stores a permission."""
+    if isinstance(permission, TopicPermission):
+        key = _key(permission.host, permission.user, permission.exchange)
+        return TOPIC_PERMISSIONS, key, to_bytes(asdict(permission))
     return PERMISSIONS, _key(permission.host, permission.user), to_bytes(asdict(permission))
 
 
-def with_topic_permission(permission: TopicPermission) -> Change:
-    """A topic permission as it is stored."""
-    key = _key(permission.host, permission.user, permission.exchange)
-    return TOPIC_PERMISSIONS, key, to_bytes(asdict(permission))
-
-
 def place_of(key: bytes) -> tuple[str, str]:
-    """The host and the user of a key of either table."""
+    """Host and user of a key, in either table."""
     host, user, *_ = key.decode().split(_SEPARATOR)
     return host, user
 
 
 def to_bytes(values: object) -> bytes:
-    """A value of the tables, as JSON."""
+    """A table's value as JSON."""
     return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -443,7 +439,7 @@ def _key(*names: str) -> bytes:
 
 
 def _read(kind: type[_Kind], value: bytes) -> _Kind:
-    """What was stored; members that are not known are ignored."""
+    """Read a stored permission, ignoring unknown members."""
     known = {name: text for name, text in json.loads(value).items() if name in kind.__dataclass_fields__}
     found: _Kind = kind(**known)
     return found

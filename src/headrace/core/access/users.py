@@ -1,7 +1,7 @@
-"""A user as stored: name, tags, limits, password hash; how passwords are checked. Who is connected: logins.py.
+"""A stored user: name, tags, limits, password hash, and the check of passwords. logins.py has the connected users.
 
-A hash that RabbitMQ made is a salt of four bytes and a digest of both, which is quick to guess. Argon2id's hash of the
-digest is kept instead: `$rabbitmq-sha256$<salt in hex>$argon2id$...`.
+A hash of RabbitMQ is a salt of four bytes and a digest of both, which is quick to guess. The broker keeps Argon2id's
+hash of that digest instead: `$rabbitmq-sha256$<salt in hex>$argon2id$...`.
 """
 
 import base64
@@ -15,7 +15,7 @@ from typing import Final
 
 from headrace.errors import Refused
 
-# OWASP's choice for little memory: all of them cost an attacker the same, and this one a broker the least.
+# OWASP's choice for little memory: all choices cost an attacker the same, and this one a broker the least.
 _TIME_COST: Final = 5
 _MEMORY_KIB: Final = 7168
 _PARALLELISM: Final = 1
@@ -23,12 +23,12 @@ _SALT_BYTES: Final = 16
 _HASH_BYTES: Final = 32
 
 OWN: Final = "$argon2"
-"""How a hash of our own begins."""
+"""Prefix of our own hashes."""
 ADOPTED: Final = "$rabbitmq-"
-"""How one begins that was RabbitMQ's."""
+"""Prefix of adopted hashes of RabbitMQ."""
 _THEIR_SALT_BYTES: Final = 4
 _THEIR_DIGESTS: Final = {32: "sha256", 64: "sha512"}
-"""By the length of the digest."""
+"""Digests by length."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -36,8 +36,8 @@ _LARGE_BYTES: Final = 1 << 20
 
 
 def hash_password(password: bytes) -> str:
-    """The hash to keep, with salt and costs in it. Takes some ten milliseconds."""
-    from argon2.low_level import Type, hash_secret  # not before somebody logs in: an idle broker has no need of it
+    """Hash a password, with salt and costs included. Takes some ten milliseconds."""
+    from argon2.low_level import Type, hash_secret  # imported at the first login: an idle broker does not need it
 
     _return_large_blocks()
     salt = secrets.token_bytes(_SALT_BYTES)
@@ -45,7 +45,7 @@ def hash_password(password: bytes) -> str:
 
 
 def their_hash(text: str) -> bytes:
-    """The salt and the digest of a hash that RabbitMQ made; nothing when it is none that is known."""
+    """Salt and digest of a hash of RabbitMQ; b"" for an unknown kind."""
     try:
         salted = base64.b64decode(text, validate=True)
     except ValueError:
@@ -54,13 +54,13 @@ def their_hash(text: str) -> bytes:
 
 
 def adopt_hash(salted: bytes) -> str:
-    """The hash to keep for one that RabbitMQ made. Takes some ten milliseconds."""
+    """Hash the digest of a RabbitMQ hash, for storage. Takes some ten milliseconds."""
     salt, digest = salted[:_THEIR_SALT_BYTES], salted[_THEIR_SALT_BYTES:]
     return f"{ADOPTED}{_THEIR_DIGESTS[len(digest)]}${salt.hex()}{hash_password(digest)}"
 
 
 def is_right(password: bytes, password_hash: str) -> bool:
-    """Whether the hash is that of the password; a hash that cannot be read is that of none."""
+    """True if the password has this hash; no password has an unreadable one."""
     from argon2.exceptions import Argon2Error, InvalidHashError
     from argon2.low_level import Type, verify_secret
 
@@ -81,14 +81,14 @@ def is_right(password: bytes, password_hash: str) -> bool:
 
 @functools.cache
 def _return_large_blocks() -> None:
-    """Have large blocks go back to the system when they are freed, those of argon2 and all others.
+    """Make glibc return large blocks to the system when they are freed, those of argon2 and all others.
 
-    glibc takes the first free of 7 MiB as a sign that such blocks come and go, and keeps what is freed from then on.
-    Behind one client that does not read (tests/integration/amqp091/test_connection.py) that was 37 MB; so it is 2 MB.
+    glibc takes the first free of 7 MiB as a sign that such blocks come and go, and keeps later ones. Behind one client
+    that does not read (tests/integration/amqp091/test_connection.py) that was 37 MB; with this call it is 2 MB.
     """
     import ctypes
 
-    with contextlib.suppress(OSError, AttributeError):  # another C library has no such habit
+    with contextlib.suppress(OSError, AttributeError):  # other C libraries have no such habit
         allocator = ctypes.CDLL(None)
         allocator.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
         allocator.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE_BYTES)
@@ -99,28 +99,28 @@ ADMINISTRATOR: Final = "administrator"
 IMPERSONATOR: Final = "impersonator"
 MAX_NAME_BYTES: Final = 255
 
-# The password is the name, which everybody knows: a hash made anew in each directory would hide nothing.
+# The password is the name, as everybody knows: a new hash per directory would hide nothing.
 GUEST_HASH: Final = "$argon2id$v=19$m=7168,t=5,p=1$SGVhZHJhY2UncyBndWVzdA$JPKx44j1hizhHx0JRamxmzZnyDjRJqywb4QtmCKCsSc"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one user may do at a time, over all connections; None where there is no limit."""
+    """Limits of one user over all its connections; None = unlimited."""
 
     max_connections: int | None = None
     max_channels: int | None = None
     max_message_rate: int | None = None
-    """Messages published per second; a user that sends more is read from more slowly."""
+    """Publishes per second; the broker reads more slowly from a faster user."""
     max_message_bytes: int | None = None
 
     @staticmethod
     def names() -> set[str]:
-        """What the limits are called."""
+        """Names of the limits."""
         return {name.replace("_", "-") for name in Limits.__dataclass_fields__}
 
     @staticmethod
     def from_json(values: object) -> "Limits":
-        """The limits by RabbitMQ's names (`max-connections`); a negative number is none. Raises Refused."""
+        """Read limits by RabbitMQ's names (`max-connections`); a negative number means none. Raises Refused."""
         if not isinstance(values, Mapping):
             raise Refused(f"limits are a table of names and numbers, not {values!r}")
         known: dict[str, int | None] = {}
@@ -140,7 +140,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class User:
-    """One user. Without a hash no password is right, and only a certificate lets the user in."""
+    """One user. Without a hash, only a certificate can log in."""
 
     name: str
     password_hash: str = ""
@@ -152,11 +152,11 @@ class User:
 
     @property
     def is_impersonator(self) -> bool:
-        """Whether messages of this user may bear the name of another."""
+        """True if this user may publish under another user's name."""
         return IMPERSONATOR in self.tags
 
     def to_json(self) -> dict[str, object]:
-        """The user as JSON can hold it, hash included: for storage and for nobody else."""
+        """The user as JSON, hash included: for storage only."""
         return {
             "name": self.name,
             "password_hash": self.password_hash,
@@ -166,7 +166,7 @@ class User:
 
     @staticmethod
     def from_json(values: Mapping[str, object]) -> "User":
-        """The user that `to_json` wrote; limits that are not known are ignored. Raises Refused if it is none."""
+        """Read a user from `to_json`, ignoring unknown limits. Raises Refused for other JSON."""
         name, password_hash, tags = values.get("name"), values.get("password_hash", ""), values.get("tags", [])
         if not isinstance(name, str) or not isinstance(password_hash, str) or not isinstance(tags, list):
             raise Refused(f"{name!r} is not a user: a name, a password hash and tags are needed")
@@ -177,12 +177,12 @@ class User:
 
 
 def guest() -> User:
-    """The user of a fresh directory, who may come from this machine only."""
+    """The user of a fresh directory, for logins from this machine only."""
     return User(GUEST, GUEST_HASH, (ADMINISTRATOR,))
 
 
 def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
-    """Raises Refused unless all are words."""
+    """Raises Refused unless all tags are words."""
     words: list[str] = []
     for tag in tags:
         if not isinstance(tag, str) or not tag or len(tag) > MAX_NAME_BYTES or any(sign in tag for sign in ",\0"):

@@ -1,1 +1,1 @@
-"""Queues that streams fill: how far each is, and who is served next. No client publishes here."""
+"""Queues that streams fill: the position of each, and the order of service. No client publishes here."""

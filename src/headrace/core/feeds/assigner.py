@@ -1,7 +1,7 @@
-"""Queues that streams fill: declared, checked, found again after a restart, woken. Steps are in feed.py.
+"""The feeds of one virtual host: checked, restored after a restart, woken. feed.py takes the steps.
 
-What a queue gets and how far it is are in one commit, so it gets each message once, whatever happens. One step is on
-its way at a time, and bounded; between steps everybody else has the event loop and the disk.
+A queue's messages and its position are in one commit, so it gets each message once, whatever happens. One bounded step
+is on its way at a time, so other work gets the event loop and the disk between steps.
 """
 
 import logging
@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.core.batch import Turn
-from headrace.core.feeds.feed import Budget, Follower, Tail
-from headrace.core.pipeline import Line
+from headrace.core.batch import Batch
+from headrace.core.feeds.feed import Budget, FedQueue, Feed
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.properties import Codecs
-from headrace.core.queue.definition import QueueDefinition, offset_at, parse_position
+from headrace.core.queue.definition import QueueDefinition, parse_position
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.topology import Topology
 from headrace.errors import Corrupt, NotFound, PreconditionFailed, Unavailable
@@ -22,7 +22,7 @@ Find = Callable[[str], QueueDefinition | None]
 
 
 def check_source(definition: QueueDefinition, find: Find) -> None:
-    """Accept a queue whose source, if it has one, is a stream that is not filled from the queue itself.
+    """Check that a queue's source, if any, is a stream that the queue itself does not fill.
 
     Raises NotFound when there is no such stream, PreconditionFailed when the two do not fit.
     """
@@ -55,7 +55,7 @@ def check_source(definition: QueueDefinition, find: Find) -> None:
 
 
 def sources_first(sources: Sequence[tuple[str, str]]) -> list[int]:
-    """Where the named queues stand, given each with its source, such that every one comes behind its source."""
+    """Order of queues, given as (name, source), in which each follows its source; returns indexes."""
     known = dict(sources)
     return sorted(range(len(sources)), key=lambda at: _depth(sources[at][0], known))
 
@@ -70,132 +70,135 @@ def _depth(name: str, known: Mapping[str, str]) -> int:
 _log: Final = logging.getLogger("headrace.core")
 
 _TESTS: Final = 16_384
-"""How often messages are held against filters in one turn of the event loop: some 10 ms."""
+"""Filter tests per turn of the event loop: some 10 ms."""
 _BYTES: Final = 4 << 20
-"""How much queues get in one turn, one message aside."""
+"""Bytes copied per turn; one message may exceed it."""
 _AGAIN_US: Final = 1_000_000
 
 
 @final
 class Assigner:
-    """All queues of one virtual host that are filled from streams."""
+    """All queues of one virtual host that streams fill."""
 
-    def __init__(self, topology: Topology, line: Line, codecs: Codecs, clock: Clock) -> None:
+    def __init__(self, topology: Topology, pipeline: CommitPipeline, codecs: Codecs, clock: Clock) -> None:
         self._topology = topology
-        self._line = line
+        self._pipeline = pipeline
         self._codecs = codecs
         self._clock = clock
-        self._followers: dict[Queue, Follower] = {}
-        self._tails: dict[Queue, Tail] = {}
-        self._due: dict[Tail, None] = {}
-        self._later: dict[Tail, None] = {}
-        """Those that could not be read."""
+        self._fed: dict[Queue, FedQueue] = {}
+        self._feeds: dict[Queue, Feed] = {}
+        self._due: dict[Feed, None] = {}
+        self._later: dict[Feed, None] = {}
+        """Feeds that could not be read, to be tried again."""
         self._is_busy = False
-        """Whether a step is on its way, or about to be made."""
+        """True while a step is scheduled or not yet stored."""
         self._is_resting = False
         self.due_us = 0
-        """When to look again; 0 for when something changes."""
+        """Time of the next try; 0 = at the next change."""
 
     def load(self) -> None:
-        """Have all queues be where they are stored to be; they go on with the first tick."""
+        """Restore the positions of all fed queues; they go on with the first tick."""
         for queue in self._topology.queues.values():
             if queue.definition.source:
-                follower = self._followers[queue] = Follower(queue)
+                fed = self._fed[queue] = FedQueue(queue)
                 source = self._source(queue.definition.source)
-                if source is not None and not self._tail(source).restore(follower):
+                if source is not None and not self._open_feed(source).restore(fed):
                     _log.warning("queue %r: what is stored of its place in its source is gone", queue.name)
-                    self._begin(self._line.open(), follower, source, self.start_of(queue, source))
-        self._due = dict.fromkeys(self._tails.values())
+                    self._begin(self._pipeline.open(), fed, source, self.start_of(queue, source))
+        self._due = dict.fromkeys(self._feeds.values())
         self.due_us = self._clock.now_us() if self._due else 0
 
-    def of(self, queue: Queue) -> Follower | None:
-        """How far a queue is in the stream that it is filled from."""
-        return self._followers.get(queue)
+    def of(self, queue: Queue) -> FedQueue | None:
+        """The state of a queue that a stream fills; None for other queues."""
+        return self._fed.get(queue)
 
-    # -- who is filled from where ------------------------------------------------------------------------------------
+    # -- sources and queues --------------------------------------------------------------------------------------------
 
     def start_of(self, queue: Queue, source: Queue) -> int:
-        """Where a queue begins in its source, by its definition. Raises Corrupt, Unavailable."""
+        """First offset of a queue in its source, by its definition. Raises Corrupt, Unavailable."""
         place = parse_position(queue.definition.source_from or "earliest")
-        return min(max(offset_at(source, place), source.first_offset), source.log.next_offset)
+        return min(max(source.offset_at(place), source.first_offset), source.log.next_offset)
 
-    def follow(self, turn: Turn, queue: Queue) -> None:
-        """Have a queue that is new, or became another, be filled from its source. Raises Corrupt, Unavailable."""
+    def follow(self, batch: Batch, queue: Queue) -> None:
+        """Start to fill a new or changed queue from its source. Raises Corrupt, Unavailable."""
         source = self._source(queue.definition.source)
         start = self.start_of(queue, source) if source is not None else 0
-        follower = self._followers[queue] = Follower(queue)
+        fed = self._fed[queue] = FedQueue(queue)
         if source is not None:
-            self._begin(turn, follower, source, start)
+            self._begin(batch, fed, source, start)
 
-    def unfollow(self, turn: Turn, queue: Queue) -> None:
-        """Have a queue be filled from nowhere any more."""
-        follower = self._followers.pop(queue, None)
-        tail = self._tails.get(follower.source) if follower is not None and follower.source is not None else None
-        if tail is not None:
-            tail.remove(turn, queue)
-            if not tail.followers:
-                self._forget(tail)
+    def unfollow(self, batch: Batch, queue: Queue) -> None:
+        """Stop filling a queue."""
+        fed = self._fed.pop(queue, None)
+        feed = self._feeds.get(fed.source) if fed is not None and fed.source is not None else None
+        if feed is not None:
+            feed.remove(batch, queue)
+            if not feed.fed_queues:
+                self._forget(feed)
 
-    def appeared(self, turn: Turn, queue: Queue) -> None:
-        """A queue is new: those that are to be filled from one of this name get everything that comes."""
-        for follower in self._followers.values() if self._source(queue.name) is queue else ():
-            if follower.source is None and follower.queue.definition.source == queue.name:
-                self._begin(turn, follower, queue, queue.first_offset)
+    def appeared(self, batch: Batch, queue: Queue) -> None:
+        """Fill queues that waited for a stream of this name, from its first offset."""
+        for fed in self._fed.values() if self._source(queue.name) is queue else ():
+            if fed.source is None and fed.queue.definition.source == queue.name:
+                self._begin(batch, fed, queue, queue.first_offset)
 
-    def dropped(self, turn: Turn, queue: Queue) -> None:
-        """A queue goes. Those that were filled from it keep what they have, and wait for another one of its name."""
-        self.unfollow(turn, queue)
-        tail = self._tails.get(queue)
-        if tail is not None:
-            self._forget(tail)
-            _log.warning("stream %r is gone: %d queues are filled from it no more", queue.name, len(tail.followers))
-            for follower in tail.followers:
-                follower.source = None
-                follower.is_waiting = False
+    def dropped(self, batch: Batch, queue: Queue) -> None:
+        """Stop feeds of a deleted queue.
 
-    def _begin(self, turn: Turn, follower: Follower, source: Queue, start: int) -> None:
-        tail = self._tail(source)
-        tail.add(turn, follower, start)
-        self._wake(tail)
+        Queues that it filled keep their messages and wait for a new stream of its name.
+        """
+        self.unfollow(batch, queue)
+        feed = self._feeds.get(queue)
+        if feed is not None:
+            self._forget(feed)
+            _log.warning("stream %r is gone: %d queues are filled from it no more", queue.name, len(feed.fed_queues))
+            for fed in feed.fed_queues:
+                fed.source = None
+                fed.is_waiting = False
 
-    def _tail(self, source: Queue) -> Tail:
-        tail = self._tails.get(source)
-        if tail is None:
-            tail = self._tails[source] = Tail(source, self._codecs)
-            source.tail = tail
-        return tail
+    def _begin(self, batch: Batch, fed: FedQueue, source: Queue, start: int) -> None:
+        feed = self._open_feed(source)
+        feed.add(batch, fed, start)
+        self._wake(feed)
 
-    def _forget(self, tail: Tail) -> None:
-        del self._tails[tail.source]
-        self._due.pop(tail, None)
-        self._later.pop(tail, None)
-        tail.source.tail = None
+    def _open_feed(self, source: Queue) -> Feed:
+        feed = self._feeds.get(source)
+        if feed is None:
+            feed = self._feeds[source] = Feed(source, self._codecs)
+            source.feed = feed
+        return feed
+
+    def _forget(self, feed: Feed) -> None:
+        del self._feeds[feed.source]
+        self._due.pop(feed, None)
+        self._later.pop(feed, None)
+        feed.source.feed = None
 
     def _source(self, name: str) -> Queue | None:
-        """The stream of that name, if queues can be filled from it."""
+        """The stream of this name, if it can fill queues."""
         source = self._topology.queues.get(name)
         if source is None or not source.definition.is_stream or not source.durable or source.is_gone:
             return None
         return source
 
-    # -- what happens ------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def grew(self, source: Queue) -> None:
-        """There is more in a stream."""
-        tail = self._tails.get(source)
-        if tail is not None:
-            self._wake(tail)
+        """Hear that a stream has new messages."""
+        feed = self._feeds.get(source)
+        if feed is not None:
+            self._wake(feed)
 
     def has_room(self, queue: Queue) -> None:
-        """A queue takes messages again."""
-        follower = self._followers.get(queue)
-        tail = self._tails.get(follower.source) if follower is not None and follower.source is not None else None
-        if tail is not None:
-            tail.has_room(queue)
-            self._wake(tail)
+        """Hear that a queue accepts messages again."""
+        fed = self._fed.get(queue)
+        feed = self._feeds.get(fed.source) if fed is not None and fed.source is not None else None
+        if feed is not None:
+            feed.has_room(queue)
+            self._wake(feed)
 
     def on_time(self, now_us: int) -> None:
-        """Go on if it is time."""
+        """Try unreadable feeds again when they are due."""
         if self.due_us and now_us >= self.due_us:
             self.due_us = 0
             self._due.update(self._later)
@@ -203,51 +206,51 @@ class Assigner:
             self._go_on()
 
     def rest(self) -> None:
-        """Begin nothing more: the broker is about to stop."""
+        """Take no more steps, because the broker stops."""
         self._is_resting = True
 
-    def _wake(self, tail: Tail) -> None:
-        self._due[tail] = None
+    def _wake(self, feed: Feed) -> None:
+        self._due[feed] = None
         self._go_on()
 
     def _go_on(self) -> None:
         if self._due and not self._is_busy and not self._is_resting:
             self._is_busy = True
-            self._line.at_flush(self._step)
+            self._pipeline.at_flush(self._step)
 
     def _step(self) -> None:
-        """Serve as many streams as there is time for, each once, and go on with the others next time."""
+        """Serve streams, each once, until the budget is spent; the others follow next time."""
         self._is_busy = False
         if self._is_resting:
             return
         budget, now_us = Budget(_TESTS, _BYTES), self._clock.now_us()
         is_stored = False
-        for tail in list(self._due):
+        for feed in list(self._due):
             if budget.is_spent:
                 break
-            del self._due[tail]
-            is_stored = self._serve(tail, budget, now_us) or is_stored
+            del self._due[feed]
+            is_stored = self._serve(feed, budget, now_us) or is_stored
         if is_stored:
             self._is_busy = True
-            self._line.open().used.append(self._stored)
+            self._pipeline.open().used.append(self._stored)
         else:
             self._go_on()
 
-    def _serve(self, tail: Tail, budget: Budget, now_us: int) -> bool:
+    def _serve(self, feed: Feed, budget: Budget, now_us: int) -> bool:
         try:
-            is_stored = tail.is_due and tail.step(self._line.open(), budget, now_us)
+            is_stored = feed.is_due and feed.step(self._pipeline.open(), budget, now_us)
         except Corrupt as error:
-            tail.source.refuse(error)
+            feed.source.refuse(error)
             return False
         except Unavailable:
-            self._later[tail] = None
+            self._later[feed] = None
             self.due_us = self.due_us or now_us + _AGAIN_US
             return False
-        if tail.is_due:
-            self._due[tail] = None
+        if feed.is_due:
+            self._due[feed] = None
         return is_stored
 
     def _stored(self) -> None:
-        """What a step brought is in the queues."""
+        """Take the next step after the last one is visible."""
         self._is_busy = False
         self._go_on()

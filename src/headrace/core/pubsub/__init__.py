@@ -1,1 +1,1 @@
-"""Plain topics, sessions and retained messages: who gets what is published to a topic. No wire."""
+"""Plain topics, sessions and retained messages: the receivers of a topic's messages. No wire."""

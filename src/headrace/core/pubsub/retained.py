@@ -1,6 +1,6 @@
-"""Retained messages: the last one of each topic that was published to be kept. Stored with the engine's keyed state.
+"""Retained messages: the last one of each topic, in the engine's keyed state.
 
-The messages themselves are in the engine only, once; here is which topics there are, and what is not stored yet.
+The engine holds the messages; this module holds the topics and the messages not yet stored.
 """
 
 import heapq
@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.pubsub.session import DEFAULT_BOUNDS, Bounds, Envelope, decode_envelope, encode_envelope
 from headrace.errors import Corrupt, HeadraceError, Refused
 from headrace.storage.api import RETAINED, Engine
@@ -21,7 +21,7 @@ _EXPIRED_AT_ONCE: Final = 200
 
 @final
 class _Level:
-    """The topics that share their first levels: whether one ends here, and the ways on."""
+    """The topics with the same first levels: whether one ends here, and the next levels."""
 
     __slots__ = ("below", "is_topic")
 
@@ -39,12 +39,12 @@ class Retained:
         self._prefix = (host + _SEPARATOR).encode()
         self._bounds = bounds
         self._sizes: dict[str, int] = {}
-        """The topics that have one, and how large it is."""
+        """Size of the retained message, by topic."""
         self._root = _Level()
         self._staged: dict[str, Envelope] = {}
-        """What is on its way into the engine."""
-        self._passing: dict[str, Envelope] = {}
-        """What is the broker's own and never stored."""
+        """Messages not yet durable."""
+        self._own: dict[str, Envelope] = {}
+        """The broker's own messages, which are never stored."""
         self._expiries: list[tuple[int, str]] = []
         self.size_bytes = 0
         self._load()
@@ -54,8 +54,8 @@ class Retained:
 
     @property
     def stored(self) -> int:
-        """How many of them clients published."""
-        return len(self._sizes) - len(self._passing)
+        """Number of retained messages of clients."""
+        return len(self._sizes) - len(self._own)
 
     def _load(self) -> None:
         for key, value in self._engine.items(RETAINED):
@@ -69,66 +69,66 @@ class Retained:
                 continue
             self._add(topic, len(value), expires_us)
 
-    # -- keeping -----------------------------------------------------------------------------------------------------
+    # -- keeping -------------------------------------------------------------------------------------------------------
 
-    def keep(self, turn: Turn, envelope: Envelope) -> None:
-        """Have this be its topic's message from now on; one without payload clears the topic.
+    def keep(self, batch: Batch, envelope: Envelope) -> None:
+        """Retain a message for its topic; an empty payload clears the topic.
 
-        Raises Refused when there are too many already, or they are too large.
+        Raises Refused when the limits of number or size are reached.
         """
         topic = envelope.message.source.topic
         if not envelope.message.payload:
-            self.clear(turn, topic)
+            self.clear(batch, topic)
             return
         value = encode_envelope(envelope)
         self._check_room(topic, len(value))
-        turn.durable.put(RETAINED, self._key(topic), value)
+        batch.durable.put(RETAINED, self._key(topic), value)
         self._staged[topic] = envelope
         self._add(topic, len(value), envelope.message.expires_us)
-        turn.confirms.add(self._when_stored(topic, envelope))
+        batch.confirms.add(_Stored(self._staged, topic, envelope))
 
     def keep_volatile(self, envelope: Envelope) -> None:
-        """The same for what the broker says of itself: nothing is stored."""
+        """Retain a message of the broker itself, in memory only."""
         topic = envelope.message.source.topic
-        self._passing[topic] = envelope
+        self._own[topic] = envelope
         self._add(topic, 0, 0)
 
-    def clear(self, turn: Turn, topic: str) -> None:
-        """Forget the topic's message."""
+    def clear(self, batch: Batch, topic: str) -> None:
+        """Remove the topic's message."""
         size = self._sizes.pop(topic, None)
         if size is None:
             return
         self.size_bytes -= size
         self._staged.pop(topic, None)
-        turn.durable.delete(RETAINED, self._key(topic))
+        batch.durable.delete(RETAINED, self._key(topic))
         self._prune(topic)
 
-    def expire(self, turn: Turn, now_us: int) -> None:
-        """Clear what has run out, so much of it that others are served in time; the next call goes on."""
+    def expire(self, batch: Batch, now_us: int) -> None:
+        """Clear expired messages, a bounded number per call."""
         for _ in range(_EXPIRED_AT_ONCE):
             if not self._expiries or self._expiries[0][0] > now_us:
                 return
             topic = heapq.heappop(self._expiries)[1]
             envelope = self._find(topic)
             if envelope is not None and 0 < envelope.message.expires_us <= now_us:
-                self.clear(turn, topic)
+                self.clear(batch, topic)
 
     @property
     def next_expiry_us(self) -> int:
-        """When something runs out next; 0 for never."""
+        """Time of the next expiry; 0 = never."""
         return self._expiries[0][0] if self._expiries else 0
 
-    # -- finding -----------------------------------------------------------------------------------------------------
+    # -- finding -------------------------------------------------------------------------------------------------------
 
     def get(self, topic: str, now_us: int) -> Envelope | None:
-        """The topic's message, if it has one that has not run out."""
+        """The topic's message; None if there is none or it has expired."""
         envelope = self._find(topic)
         if envelope is None or 0 < envelope.message.expires_us <= now_us:
             return None
         return envelope
 
     def match(self, pattern: str) -> list[str]:
-        """The topics with a message that this pattern matches."""
+        """Topics with a message that the pattern matches."""
         if "+" not in pattern and "#" not in pattern:
             return [pattern] if pattern in self._sizes else []
         found: list[str] = []
@@ -146,13 +146,13 @@ class Retained:
     def _find(self, topic: str) -> Envelope | None:
         if topic not in self._sizes:
             return None
-        envelope = self._staged.get(topic) or self._passing.get(topic)
+        envelope = self._staged.get(topic) or self._own.get(topic)
         if envelope is not None:
             return envelope
         value = self._engine.get(RETAINED, self._key(topic))
         return decode_envelope(value, f"the retained message of {topic!r}") if value is not None else None
 
-    # -- small things ------------------------------------------------------------------------------------------------
+    # -- topics and sizes ----------------------------------------------------------------------------------------------
 
     def _key(self, topic: str) -> bytes:
         return self._prefix + topic.encode()
@@ -166,9 +166,6 @@ class Retained:
                 f"the message for {topic[:64]!r} cannot be retained: {self.stored} messages with "
                 f"{self.size_bytes} bytes are, {most}; clear some"
             )
-
-    def _when_stored(self, topic: str, envelope: Envelope) -> "Stored":
-        return Stored(self._staged, topic, envelope)
 
     def _add(self, topic: str, size: int, expires_us: int) -> None:
         old = self._sizes.get(topic)
@@ -189,7 +186,7 @@ class Retained:
         node.is_topic = True
 
     def _sweep(self) -> None:
-        """Drop the expiries of messages that were replaced: as many entries as messages are enough."""
+        """Remove expiries of replaced messages, to one entry per message."""
         dues = {topic: due_us for due_us, topic in sorted(self._expiries)}
         self._expiries = [(due_us, topic) for topic, due_us in dues.items() if topic in self._sizes]
         heapq.heapify(self._expiries)
@@ -206,8 +203,8 @@ class Retained:
 
 
 @final
-class Stored:
-    """Called when a retained message is stored: the engine has it then. A value, as a closure costs more."""
+class _Stored:
+    """Callback of a durable retained message: the engine has it now. A class, because a closure costs more."""
 
     __slots__ = ("_envelope", "_staged", "_topic")
 
@@ -222,7 +219,7 @@ class Stored:
 
 
 def _steps(path: str, node: _Level, level: str, is_first: bool) -> Iterator[tuple[str, _Level]]:
-    """Where one level of a pattern leads from here."""
+    """The nodes below this one that one level of a pattern matches."""
     if level != "+":
         below = node.below.get(level)
         if below is not None:
@@ -234,7 +231,7 @@ def _steps(path: str, node: _Level, level: str, is_first: bool) -> Iterator[tupl
 
 
 def _topics_from(path: str, node: _Level, with_dollar: bool) -> Iterator[str]:
-    """All topics from here on, this one included; without recursion, as topics may have thousands of levels."""
+    """All topics below this node, itself included. A loop, because topics may have thousands of levels."""
     waiting = [(path, node)]
     while waiting:
         path, node = waiting.pop()

@@ -1,4 +1,4 @@
-"""A session, its subscriptions and its live end, and single messages as bytes. sessions.py begins and ends them.
+"""A session, its subscriptions, its connection's interface, and the bytes of single messages. No storage.
 
 A message by itself, numbers big-endian:
 
@@ -34,7 +34,6 @@ from headrace.errors import Corrupt, Refused
 from headrace.model import Message, Source
 
 if TYPE_CHECKING:
-    from headrace.core.queue.dispatch import Consumer
     from headrace.core.queue.queue import Queue
 
 _VERSION: Final = 1
@@ -46,7 +45,7 @@ MAX_IDENTIFIERS: Final = 255
 
 @final
 class Envelope:
-    """A message with what its publisher said about its delivery."""
+    """A message with its publisher's wishes for delivery."""
 
     __slots__ = ("assurance", "message", "retain")
 
@@ -74,7 +73,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def decode_envelope(data: bytes, where: str) -> Envelope:
-    """Raises Corrupt, naming `where` it was kept."""
+    """Raises Corrupt, naming `where`."""
     if len(data) < _HEAD.size or data[0] != _VERSION:
         raise Corrupt(where, 0, f"no message of version {_VERSION} (found {data[:1]!r}, {len(data)} bytes)")
     numbers: tuple[int, ...] = _HEAD.unpack_from(data)
@@ -98,7 +97,7 @@ def decode_envelope(data: bytes, where: str) -> Envelope:
 
 @final
 class Mark:
-    """How a message in a session's log is to be delivered."""
+    """Delivery options of a message in a session's log."""
 
     __slots__ = ("assurance", "identifiers", "properties", "retain")
 
@@ -107,11 +106,11 @@ class Mark:
         self.retain = retain
         self.identifiers = identifiers
         self.properties = properties
-        """The message's own, as its publisher's protocol sent them."""
+        """The message's own properties, as its publisher's protocol encoded them."""
 
 
 def marked(message: Message, assurance: int, retain: bool, identifiers: tuple[int, ...] = ()) -> Message:
-    """The message as it goes into a session's log; of more identifiers than 255 the rest is left out."""
+    """The message with a mark, for a session's log; identifiers beyond 255 are left out."""
     flags = assurance | (_RETAIN if retain else 0)
     if not identifiers:
         mark = bytes((flags,))
@@ -131,7 +130,7 @@ def marked(message: Message, assurance: int, retain: bool, identifiers: tuple[in
 
 
 def read_mark(message: Message) -> Mark:
-    """What `marked` put in front. Raises Corrupt."""
+    """Read the mark of `marked`. Raises Corrupt."""
     data = message.properties
     if not data:
         raise Corrupt("a session's log", 0, "a message has no mark")
@@ -150,12 +149,12 @@ _MAX_MESSAGE_BYTES: Final = 1 << 30
 
 @final
 class Bounds:
-    """What may wait for each session of a virtual host, and what may be retained in all of it."""
+    """Limits of waiting messages per session and of retained messages per virtual host."""
 
     __slots__ = ("retained_bytes", "retained_messages", "session")
 
     def __init__(self, settings: MqttSettings, memory_bytes: int = 1 << 40) -> None:
-        """Retained messages are in memory too: they take a quarter of `memory_bytes` at most."""
+        """Retained messages, which are in memory too, take at most a quarter of `memory_bytes`."""
         self.session = QueueDefinition(
             "",
             max_length=settings.session_messages,
@@ -163,7 +162,7 @@ class Bounds:
             overflow=settings.session_overflow,
             max_message_bytes=_MAX_MESSAGE_BYTES,
         )
-        """What every queue of the broker's own is like, but for its name."""
+        """Definition of the broker's own queues, but for the name."""
         self.retained_messages = settings.retained_messages
         self.retained_bytes = min(settings.retained_bytes, memory_bytes // 4)
 
@@ -171,12 +170,12 @@ class Bounds:
 DEFAULT_BOUNDS: Final = Bounds(MqttSettings())
 
 
-# How sure delivery is: of a message by its publisher's word, of a subscription by its subscriber's. The lower counts.
+# Assurance of delivery, asked for by publisher and subscriber; the lower one counts.
 BEST_EFFORT: Final = 0
 AT_LEAST_ONCE: Final = 1
 EXACTLY_ONCE: Final = 2
 
-# Whether a subscription begins with the retained messages that match it.
+# Retained messages at the start of a subscription.
 RETAINED_ALWAYS: Final = 0
 RETAINED_IF_NEW: Final = 1
 RETAINED_NEVER: Final = 2
@@ -186,7 +185,7 @@ SHARE_PREFIX: Final = "$share/"
 
 @final
 class Subscription:
-    """One pattern of one session. Asking again for the same pattern replaces it."""
+    """One pattern of one session. A second one for the same pattern replaces it."""
 
     __slots__ = (
         "assurance",
@@ -216,14 +215,14 @@ class Subscription:
         self.pattern = pattern
         self.assurance = assurance
         self.identifier = identifier
-        """What the subscriber calls it; 0 when it has no such name."""
+        """The subscriber's number for it; 0 = none."""
         self.no_echo = no_echo
-        """Whether what the session itself publishes stays out."""
+        """True if the session's own messages are left out."""
         self.keeps_retain = keeps_retain
-        """Whether a message that was published to be retained says so."""
+        """True if deliveries keep the retain flag of the publisher."""
         self.retained = retained
         self.group = group
-        """For a queue's address: the group the subscriber is a member of."""
+        """For a queue's address: the subscriber's group."""
         self.auto_commit = auto_commit
 
     @property
@@ -240,7 +239,7 @@ class Subscription:
 
 @final
 class Grant:
-    """What a session gets of one topic: all of its subscriptions that match, put together."""
+    """Delivery options of a session for one topic: all of its matching subscriptions, merged."""
 
     __slots__ = ("assurance", "identifiers", "keeps_retain", "no_echo")
 
@@ -252,12 +251,12 @@ class Grant:
 
     @property
     def key(self) -> tuple[int, bool, bool, tuple[int, ...]]:
-        """Equal for grants that are alike."""
+        """Equal for equal grants."""
         return self.assurance, self.keeps_retain, self.no_echo, self.identifiers
 
 
 def merged(subscriptions: list[Subscription]) -> Grant:
-    """One grant for all that match: a message that matches several patterns is delivered once, as the surest asks."""
+    """Merge matching subscriptions: a message is delivered once, with the highest assurance."""
     if len(subscriptions) == 1:
         one = subscriptions[0]
         return Grant(one.assurance, one.keeps_retain, one.no_echo, (one.identifier,) if one.identifier else ())
@@ -271,12 +270,12 @@ def merged(subscriptions: list[Subscription]) -> Grant:
 
 
 def topics_read(pattern: str) -> str:
-    """The topics that a subscription is about: its pattern without the group that shares it. Raises Refused."""
+    """The pattern of a subscription without its share group. Raises Refused."""
     return parse_share(pattern)[1] if pattern.startswith(SHARE_PREFIX) else pattern
 
 
 def parse_share(pattern: str) -> tuple[str, str]:
-    """The group and the pattern of `$share/<group>/<pattern>`. Raises Refused when it is not of that form."""
+    """Group and pattern of `$share/<group>/<pattern>`. Raises Refused for other texts."""
     group, slash, inner = pattern[len(SHARE_PREFIX) :].partition("/")
     if not group or not slash or "+" in group or "#" in group:
         raise Refused(f"{quoted(pattern)} is no shared subscription: those are $share/<group>/<topic filter>")
@@ -288,43 +287,43 @@ def parse_share(pattern: str) -> tuple[str, str]:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Subscriber(ABC):
-    """A connection that a session is attached to."""
+    """The connection of a session."""
 
     session: "Session | None"
 
     @abstractmethod
     def outlet(self, grant: Grant) -> "Outlet":
-        """The way to all subscribers that get what this one gets under such a grant, in the same shape."""
+        """The outlet of all subscribers that get messages in the same shape under this grant."""
 
     @abstractmethod
     def consumer(self, subscription: Subscription | None) -> Consumer:
-        """A consumer for what waits in the session's log or, with a subscription, for the group that shares it."""
+        """Make a consumer for the session's queue or, with a subscription, for the queue of its share."""
 
     @abstractmethod
     def replaced(self) -> None:
-        """Another connection has the session now: say so and close."""
+        """Tell the client that another connection took its session, and close."""
 
     @abstractmethod
     def restricted(self) -> None:
-        """The user may not read any more what the session subscribed to: say so and close."""
+        """Tell the client that it lost the right to a subscription, and close."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Outlet(ABC):
-    """Puts a message into its shape once, for all subscribers that want it in that shape."""
+    """Encodes a message once for all subscribers of the same shape."""
 
     @abstractmethod
     def deliver(self, message: Message, assurance: int, retain: bool, subscribers: list[Subscriber]) -> None:
-        """Send it on, as surely as `assurance` says but kept in memory only; who does not keep up may miss it."""
+        """Send a message with this assurance, from memory only; a slow subscriber may miss it."""
 
 
 FOREVER: Final = -1
-"""The lifetime of a session that never ends by itself."""
+"""Lifetime of a session that never expires."""
 
 
 @final
 class Will:
-    """What a session has published for it when its connection is lost, and how long that waits."""
+    """The message that the broker publishes when a session loses its connection, and its delay."""
 
     __slots__ = ("delay_s", "envelope", "expires_s")
 
@@ -332,18 +331,18 @@ class Will:
         self.envelope = envelope
         self.delay_s = delay_s
         self.expires_s = expires_s
-        """How long the message is good for once it is published; 0 for no end."""
+        """Time to live of the message after its publish; 0 = unlimited."""
 
     def message(self, now_us: int) -> Message:
-        """What is published, as of now."""
-        said = self.envelope.message
+        """The message to publish now."""
+        given = self.envelope.message
         expires_us = now_us + self.expires_s * 1_000_000 if self.expires_s else 0
-        return Message(said.source, said.payload, now_us, said.properties, said.priority, expires_us)
+        return Message(given.source, given.payload, now_us, given.properties, given.priority, expires_us)
 
 
 @final
 class Session:
-    """What is known of one client, connected or not."""
+    """The state of one client, connected or not."""
 
     __slots__ = (
         "client_id",
@@ -365,38 +364,38 @@ class Session:
     def __init__(self, client_id: str, user: str = "") -> None:
         self.client_id = client_id
         self.user = user
-        """Whose it is: to others it is as if it were not there."""
+        """Owner; the session is invisible to other users."""
         self.lifetime_s = 0
-        """How long it lives on without a connection: FOREVER, or 0 for not at all."""
+        """Seconds that it outlives its connection; FOREVER, or 0 for not at all."""
         self.link: Subscriber | None = None
-        """The connection, while there is one."""
+        """The connection; None while there is none."""
         self.subscriptions: dict[str, Subscription] = {}
         self.queue: Queue | None = None
-        """What waits for it; made when the first message does."""
+        """Waiting messages; opened with the first one."""
         self.consumer: Consumer | None = None
-        """The connection's, on that queue."""
+        """The connection's consumer of that queue."""
         self.sharing: dict[str, Consumer] = {}
-        """The connection's consumers on what it shares with others, by pattern."""
+        """The connection's consumers of shared subscriptions, by pattern."""
         self.will: Will | None = None
         self.left_us = 0
-        """When it lost its connection; 0 while it has one."""
+        """Time of the disconnect; 0 while connected."""
         self.due_us = 0
-        """When it ends or its will is due, whichever is first; 0 when neither is."""
+        """Time of its end or of its will, the earlier one; 0 if neither is due."""
         self.is_stored = False
-        """Whether storage knows of it."""
+        """True if the session is in storage."""
         self.taken: set[int] = set()
-        """Numbers of messages that the client sent to be taken exactly once and did not finish with."""
+        """Numbers of received exactly-once messages that the client has not released."""
         self.completing: set[int] = set()
-        """Numbers of messages that the client has taken exactly once and did not finish with."""
+        """Numbers of delivered exactly-once messages that the client has not completed."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether what it should get surely is stored: it may have to wait for the next connection."""
+        """True if its messages are stored, because they may have to wait for the next connection."""
         return self.lifetime_s != 0 or self.queue is not None
 
     @property
     def ends_us(self) -> int:
-        """When it ends unless it is connected to before; 0 for never."""
+        """Time of its end without a new connection; 0 = never."""
         if not self.left_us or self.lifetime_s == FOREVER:
             return 0
         return self.left_us + self.lifetime_s * 1_000_000

@@ -1,28 +1,27 @@
-"""Sessions from their first connection to their end, with their wills, and how they are stored. No wire.
+"""Sessions from their first connection to their end, with their wills and their storage. No wire.
 
-What is stored of a session is stored in the commits of the turns in which it changes; a session that does not outlive
-its connection is in memory only, but for its will, which is due even when the broker is what fails.
+Changes of a session are stored in the commit of their turn. A session that does not outlive its connection is in memory
+only, but for its will, which is due even after a crash of the broker.
 
-The table `sessions` has keys of a virtual host and a client id, each followed by U+0000, then a letter for the fact:
+Keys of the table `sessions` are the virtual host and the client id, each followed by U+0000, then a letter:
 
     s            the session: JSON {"lifetime_s", "left_us", "user"}
-    f<pattern>   a subscription: JSON of what differs from the default
-    w            its will: seconds it waits, seconds it is good for (u32 each, big-endian), then the message as
-                 session.py has it
-    i<number>    a message taken exactly once from the client and not finished (u16, big-endian)
-    o<number>    one that the client has taken exactly once and not finished
+    f<pattern>   a subscription: JSON of the values that differ from the default
+    w            its will: delay and time to live in seconds (u32 each, big-endian), then the message as in session.py
+    i<number>    number of a received exactly-once message, not released (u16, big-endian)
+    o<number>    number of a delivered exactly-once message, not completed
 """
 
 import heapq
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.core.access.permissions import Rights
-from headrace.core.batch import Turn
-from headrace.core.pipeline import AT_ONCE, Line, take_steps
+from headrace.core.batch import Batch
+from headrace.core.pipeline import AT_ONCE, CommitPipeline, take_steps
 from headrace.core.pubsub.pubsub import PubSub
 from headrace.core.pubsub.session import (
     FOREVER,
@@ -38,22 +37,23 @@ from headrace.errors import Corrupt
 from headrace.storage.api import SESSIONS, Engine
 
 _SEPARATOR: Final = b"\0"
-_NUMBERS: Final = (b"i", b"o")
+_TAKEN: Final = b"i"
+_COMPLETING: Final = b"o"
 _log: Final = logging.getLogger("headrace.core")
 
 
 @final
 class SessionStore:
-    """Writes what changes about the sessions of one virtual host, and reads all of it at the start."""
+    """Stores the sessions of one virtual host, and loads them at the start."""
 
     def __init__(self, engine: Engine, host: str) -> None:
         self._engine = engine
         self._prefix = host.encode() + _SEPARATOR
 
     def load(self) -> dict[str, Session]:
-        """All sessions by client id; an entry that cannot be read is left out, and the log says so.
+        """All sessions by client id; unreadable entries are logged and left out.
 
-        A client that had a will and no stored session gets one of lifetime 0.
+        A client with a will and no stored session gets one of lifetime 0.
         """
         sessions: dict[str, Session] = {}
         for key, value in self._engine.items(SESSIONS):
@@ -67,50 +67,41 @@ class SessionStore:
                 _log.error("an entry of the session %r is left out: %r: %s", session.client_id, fact, error)
         return sessions
 
-    def put(self, turn: Turn, session: Session) -> None:
+    def put(self, batch: Batch, session: Session) -> None:
         session.is_stored = True
         values = {"lifetime_s": session.lifetime_s, "left_us": session.left_us, "user": session.user}
         value = json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
-        turn.durable.put(SESSIONS, self._key(session, b"s"), value)
+        batch.durable.put(SESSIONS, self._key(session, b"s"), value)
 
-    def put_subscription(self, turn: Turn, subscription: Subscription) -> None:
+    def put_subscription(self, batch: Batch, subscription: Subscription) -> None:
         key = self._key(subscription.session, b"f" + subscription.pattern.encode())
-        turn.durable.put(SESSIONS, key, _encode_subscription(subscription))
+        batch.durable.put(SESSIONS, key, _encode_subscription(subscription))
 
-    def delete_subscription(self, turn: Turn, session: Session, pattern: str) -> None:
-        turn.durable.delete(SESSIONS, self._key(session, b"f" + pattern.encode()))
+    def delete_subscription(self, batch: Batch, session: Session, pattern: str) -> None:
+        batch.durable.delete(SESSIONS, self._key(session, b"f" + pattern.encode()))
 
-    def put_will(self, turn: Turn, session: Session, will: Will) -> None:
+    def put_will(self, batch: Batch, session: Session, will: Will) -> None:
         value = will.delay_s.to_bytes(4) + will.expires_s.to_bytes(4) + encode_envelope(will.envelope)
-        turn.durable.put(SESSIONS, self._key(session, b"w"), value)
+        batch.durable.put(SESSIONS, self._key(session, b"w"), value)
 
-    def delete_will(self, turn: Turn, session: Session) -> None:
-        turn.durable.delete(SESSIONS, self._key(session, b"w"))
+    def delete_will(self, batch: Batch, session: Session) -> None:
+        batch.durable.delete(SESSIONS, self._key(session, b"w"))
 
-    def put_taken(self, turn: Turn, session: Session, number: int) -> None:
-        turn.durable.put(SESSIONS, self._key(session, b"i" + number.to_bytes(2)), b"")
+    def put_number(self, batch: Batch, session: Session, kind: bytes, number: int) -> None:
+        batch.durable.put(SESSIONS, self._key(session, kind + number.to_bytes(2)), b"")
 
-    def delete_taken(self, turn: Turn, session: Session, number: int) -> None:
-        turn.durable.delete(SESSIONS, self._key(session, b"i" + number.to_bytes(2)))
+    def delete_number(self, batch: Batch, session: Session, kind: bytes, number: int) -> None:
+        batch.durable.delete(SESSIONS, self._key(session, kind + number.to_bytes(2)))
 
-    def put_completing(self, turn: Turn, session: Session, number: int) -> None:
-        turn.durable.put(SESSIONS, self._key(session, b"o" + number.to_bytes(2)), b"")
-
-    def delete_completing(self, turn: Turn, session: Session, number: int) -> None:
-        turn.durable.delete(SESSIONS, self._key(session, b"o" + number.to_bytes(2)))
-
-    def delete(self, turn: Turn, session: Session) -> None:
-        """Forget everything about the session but its will."""
+    def delete(self, batch: Batch, session: Session) -> None:
+        """Delete all entries of the session but its will."""
         session.is_stored = False
-        turn.durable.delete(SESSIONS, self._key(session, b"s"))
+        batch.durable.delete(SESSIONS, self._key(session, b"s"))
         for pattern in session.subscriptions:
-            self.delete_subscription(turn, session, pattern)
-        for kind, numbers in ((b"i", session.taken), (b"o", session.completing)):
-            self._delete_numbers(turn, session, kind, numbers)
-
-    def _delete_numbers(self, turn: Turn, session: Session, kind: bytes, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            turn.durable.delete(SESSIONS, self._key(session, kind + number.to_bytes(2)))
+            self.delete_subscription(batch, session, pattern)
+        for kind, numbers in ((_TAKEN, session.taken), (_COMPLETING, session.completing)):
+            for number in numbers:
+                self.delete_number(batch, session, kind, number)
 
     def _key(self, session: Session, fact: bytes) -> bytes:
         return b"".join((self._prefix, session.client_id.encode(), _SEPARATOR, fact))
@@ -131,8 +122,8 @@ def _read(session: Session, fact: bytes, value: bytes) -> None:
     elif kind == b"w":
         envelope = decode_envelope(value[8:], f"the will of {session.client_id!r}")
         session.will = Will(envelope, int.from_bytes(value[:4]), int.from_bytes(value[4:8]))
-    elif kind in _NUMBERS and len(rest) == 2:
-        (session.taken if kind == b"i" else session.completing).add(int.from_bytes(rest))
+    elif kind in (_TAKEN, _COMPLETING) and len(rest) == 2:
+        (session.taken if kind == _TAKEN else session.completing).add(int.from_bytes(rest))
     else:
         raise ValueError("no such fact")
 
@@ -158,18 +149,20 @@ PublishWill = Callable[[Will], None]
 class Sessions:
     """The sessions of one virtual host by client id."""
 
-    def __init__(self, clock: Clock, line: Line, pubsub: PubSub, store: SessionStore, publish: PublishWill) -> None:
+    def __init__(
+        self, clock: Clock, pipeline: CommitPipeline, pubsub: PubSub, store: SessionStore, publish: PublishWill
+    ) -> None:
         self._clock = clock
-        self._line = line
+        self._pipeline = pipeline
         self._pubsub = pubsub
         self._store = store
         self._publish = publish
         self._sessions: dict[str, Session] = {}
         self._due: list[tuple[int, str]] = []
-        """A heap of when something about a session comes due; entries that are out of date are passed over."""
+        """Heap of due times by client id; outdated entries are skipped."""
         self.connected = 0
         self._is_on_time = False
-        """Whether sessions that came due together are being seen to, step by step."""
+        """True while due sessions are processed step by step."""
         self._load()
 
     def __len__(self) -> int:
@@ -184,7 +177,7 @@ class Sessions:
     def _load(self) -> None:
         now_us = self._clock.now_us()
         for session in self._store.load().values():
-            # A session that was connected when the broker failed lost its connection then; that is not known better.
+            # A session that was connected at a crash lost its connection then, at an unknown time.
             session.left_us = session.left_us or now_us
             if session.is_stored:
                 self._pubsub.restore(session)
@@ -192,15 +185,14 @@ class Sessions:
             self._plan(session, now_us)
         self._pubsub.drop_left()
 
-    # -- connections -------------------------------------------------------------------------------------------------
+    # -- connections ---------------------------------------------------------------------------------------------------
 
     def connect(
         self, client_id: str, clean: bool, lifetime_s: int, link: Subscriber, will: Will | None = None, user: str = ""
     ) -> tuple[Session, bool]:
-        """Attach a connection to the client's session; returns it, and whether it was there before.
+        """Attach a connection to the client's session; returns it and True if it existed before.
 
-        With `clean` a session that is there ends first, and so does one of another user. One that has a connection
-        loses it to this one.
+        With `clean`, or for another user, an existing session ends first. A connected session loses its old connection.
         """
         former = self._sessions.get(client_id)
         if former is not None and former.link is not None:
@@ -213,10 +205,10 @@ class Sessions:
             former = None
         session = former or Session(client_id, user)
         self._sessions[client_id] = session
-        turn = self._line.open()
-        if former is not None and session.will is not None:  # it is back before its will was due
+        batch = self._pipeline.open()
+        if former is not None and session.will is not None:  # the client is back before its will was due
             session.will = None
-            self._store.delete_will(turn, session)
+            self._store.delete_will(batch, session)
         session.lifetime_s = lifetime_s
         session.left_us = session.due_us = 0
         session.link = link
@@ -224,23 +216,23 @@ class Sessions:
         self.connected += 1
         if will is not None:
             session.will = will
-            self._store.put_will(turn, session, will)
+            self._store.put_will(batch, session, will)
         if session.is_kept or session.is_stored:
-            self._store.put(turn, session)
+            self._store.put(batch, session)
         self._pubsub.attach(session)
         return session, former is not None
 
     def leave(self, link: Subscriber, with_will: bool) -> None:
-        """The connection is gone. Its will is published, now or when its delay is over, unless it was taken back."""
+        """Detach a lost connection; its will is published now or after its delay, unless it was withdrawn."""
         session = link.session
         if session is not None and session.link is link:
             self._detach(session, with_will)
 
     def set_lifetime(self, session: Session, lifetime_s: int) -> None:
-        """Let the session live on for so long without a connection."""
+        """Set the time that the session outlives its connection."""
         session.lifetime_s = lifetime_s
         if session.is_kept:
-            self._store.put(self._line.open(), session)
+            self._store.put(self._pipeline.open(), session)
 
     def _detach(self, session: Session, keeps_will: bool) -> None:
         now_us = self._clock.now_us()
@@ -250,17 +242,17 @@ class Sessions:
         self._pubsub.detach(session)
         if not keeps_will and session.will is not None:
             session.will = None
-            self._store.delete_will(self._line.open(), session)
+            self._store.delete_will(self._pipeline.open(), session)
         if not session.lifetime_s:
             self._end(session)
             return
         if session.will is not None and not session.will.delay_s:
             self._send_will(session)
-        self._store.put(self._line.open(), session)
+        self._store.put(self._pipeline.open(), session)
         self._plan(session, now_us)
 
     def end(self, session: Session) -> None:
-        """End a session by an operator's word; a connection that it has is closed."""
+        """End a session for an operator, and close its connection."""
         link = session.link
         if link is not None:
             self._detach(session, keeps_will=True)
@@ -269,35 +261,35 @@ class Sessions:
             self._end(session)
 
     def _end(self, session: Session) -> None:
-        """Nothing of it stays; its will does not wait any longer."""
+        """Remove the session and publish its will at once."""
         self._send_will(session)
-        turn = self._line.open()
+        batch = self._pipeline.open()
         if session.is_stored:
-            self._store.delete(turn, session)
+            self._store.delete(batch, session)
         self._pubsub.end(session)
         session.due_us = 0
         del self._sessions[session.client_id]
 
-    # -- subscriptions -----------------------------------------------------------------------------------------------
+    # -- subscriptions -------------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> bool:
-        """See PubSub.subscribe; kept with a session that outlives its connection."""
+        """Add a subscription, stored with its session; see PubSub.subscribe."""
         is_to_begin_with_retained = self._pubsub.subscribe(subscription)
         if subscription.session.is_stored:
-            self._store.put_subscription(self._line.open(), subscription)
+            self._store.put_subscription(self._pipeline.open(), subscription)
         return is_to_begin_with_retained
 
     def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
-        """See PubSub.unsubscribe."""
+        """Remove a subscription; see PubSub.unsubscribe."""
         subscription = self._pubsub.unsubscribe(session, pattern)
         if subscription is not None and session.is_stored:
-            self._store.delete_subscription(self._line.open(), session, pattern)
+            self._store.delete_subscription(self._pipeline.open(), session, pattern)
         return subscription
 
     def restrict(self, user: str, rights: Rights | None) -> bool:
-        """The user has other rights now, or none: its sessions read what it still may, and leave no other wills.
+        """Apply changed rights of a user, None for no rights: remove subscriptions and wills that they forbid.
 
-        A connection that loses a subscription by it is ended, for there is no other way to say so. Returns whether a
+        A connection that loses a subscription is closed, as there is no other way to tell the client. Returns True if a
         session lost something.
         """
         has_lost = False
@@ -318,55 +310,53 @@ class Sessions:
         will = session.will
         if will is not None and not (rights and rights.may_publish(will.envelope.message.source.topic, client_id)):
             session.will = None
-            self._store.delete_will(self._line.open(), session)
+            self._store.delete_will(self._pipeline.open(), session)
         if session.link is not None and (lost or rights is None):
             session.link.restricted()
         return bool(lost) or will is not session.will
 
-    # -- messages that are handed over exactly once ------------------------------------------------------------------
+    # -- exactly-once messages -----------------------------------------------------------------------------------------
 
     def take(self, session: Session, number: int) -> None:
-        """A message of this number was taken from the client: until it is finished, the same number is the same one.
+        """Remember a received number: until it is finished, the same number is the same message.
 
-        In the same turn as the publish, this is stored if the message is.
+        In the turn of the publish, it is stored if the message is.
         """
         session.taken.add(number)
         if session.is_stored:
-            self._store.put_taken(self._line.open(), session, number)
+            self._store.put_number(self._pipeline.open(), session, _TAKEN, number)
 
     def finish_taken(self, session: Session, number: int) -> bool:
-        """The client will not send this one again; False when it was not taken."""
-        if number not in session.taken:
-            return False
-        session.taken.remove(number)
-        if session.is_stored:
-            self._store.delete_taken(self._line.open(), session, number)
-        return True
+        """Forget a taken number, as the client sends it no more; False if it was not taken."""
+        return self._finish(session, session.taken, _TAKEN, number)
 
     def complete(self, session: Session, number: int) -> None:
-        """The client has a message of this number: it must not be sent again, only finished."""
+        """Remember a delivered number: the message must be completed and not sent again."""
         session.completing.add(number)
         if session.is_stored:
-            self._store.put_completing(self._line.open(), session, number)
+            self._store.put_number(self._pipeline.open(), session, _COMPLETING, number)
 
     def finish_completing(self, session: Session, number: int) -> bool:
-        """The client has finished; False when there was nothing to finish."""
-        if number not in session.completing:
+        """Forget a number that the client has completed; False if it was not completing."""
+        return self._finish(session, session.completing, _COMPLETING, number)
+
+    def _finish(self, session: Session, numbers: set[int], kind: bytes, number: int) -> bool:
+        if number not in numbers:
             return False
-        session.completing.remove(number)
+        numbers.remove(number)
         if session.is_stored:
-            self._store.delete_completing(self._line.open(), session, number)
+            self._store.delete_number(self._pipeline.open(), session, kind, number)
         return True
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def on_time(self, now_us: int) -> None:
-        """Publish wills and end sessions that have come due."""
+        """Publish due wills and end due sessions."""
         if not self._is_on_time:
             self._is_on_time = True
-            take_steps(self._line, self._see_to(now_us))
+            take_steps(self._pipeline, self._run_due(now_us))
 
-    def _see_to(self, now_us: int) -> Iterator[None]:
+    def _run_due(self, now_us: int) -> Iterator[None]:
         seen = 0
         try:
             while self._due and self._due[0][0] <= now_us:
@@ -381,16 +371,16 @@ class Sessions:
                         self._plan(session, now_us)
                 if seen % AT_ONCE == 0:
                     yield
-        finally:  # whatever becomes of it, what comes due later is seen to
+        finally:  # later due times must run after an error too
             self._is_on_time = False
 
     @property
     def next_due_us(self) -> int:
-        """When to look again; 0 for never."""
+        """Next due time; 0 = never."""
         return self._due[0][0] if self._due else 0
 
     def _plan(self, session: Session, now_us: int) -> None:
-        """Have `on_time` look at a session without a connection when its will is due or it ends."""
+        """Schedule a disconnected session for its will or its end."""
         dues = [session.ends_us] if session.ends_us else []
         if session.will is not None:
             dues.append(now_us + session.will.delay_s * _SECOND_US)
@@ -404,5 +394,5 @@ class Sessions:
     def _send_will(self, session: Session) -> None:
         will, session.will = session.will, None
         if will is not None:
-            self._store.delete_will(self._line.open(), session)
+            self._store.delete_will(self._pipeline.open(), session)
             self._publish(will)

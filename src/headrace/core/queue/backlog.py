@@ -1,35 +1,44 @@
-"""What a work group delivers next: returned, delayed, selected and new messages, and when a failed one is due again.
+"""Messages of a work group out of log order: retries, delays, kept and selected messages. No claims: see work.py.
 
-The group has the state, for most messages are delivered without a look at what is here; these are its questions.
-
-Such a consumer goes through the log by itself, ahead of the group's cursor if need be, and claims what it wants; what
-it does not want stays for others. It looks at each message once, and again at those that came back. So a backlog
-that nobody wants costs one look for each consumer, and no memory.
+Waiting holds offsets that came back or are not due. Failures remembers which members failed a message, so that another
+member gets it. Selection holds the position of each consumer with a selector: such a consumer reads the log by itself,
+ahead of the group's cursor if need be, and claims the messages it wants. It looks at each message once, and again at
+messages that came back, so a backlog that nobody wants costs one look per consumer and no memory.
 """
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.queue.definition import QueueDefinition, Retry
-from headrace.core.queue.dispatch import Consumer
-from headrace.core.queue.group import FILTERED_AT_ONCE, READ_AT_ONCE_BYTES, Found, most_bytes
-from headrace.core.queue.history import DELIVERY_LIMIT, EXPIRED
-from headrace.errors import Unavailable
+from headrace.core.queue.dispatch import Consumer, Found, RoundRobin
 from headrace.model import Message
 
 if TYPE_CHECKING:
     from headrace.core.queue.work import WorkGroup
 
 DEAD: Final = -1
-"""The answer that says: give it up."""
+"""The answer of `next_attempt_us` for a message that is given up."""
+NONE: Final = -1
+"""The answer of `Waiting.lowest` when nothing waits."""
 _PATIENCE_US: Final = 1_000_000
+_SLACK: Final = 64
+_OFFERED_AT_ONCE: Final = 64
+"""Most kept messages, and most sets of members, that are offered in one round."""
+_MOST_REMEMBERED: Final = 8
+"""Members remembered per failed message. After so many others failed it, the first of them may have it again."""
+_READ_AT_ONCE: Final = 256
+_LOOKS: Final = 4096
+"""Messages that one consumer looks at in one round, so that a long backlog does not hold up the event loop."""
+
+
+# -- when a failed message is due again --------------------------------------------------------------------------------
 
 
 def next_attempt_us(definition: QueueDefinition, attempts: int, delayed: bool, now_us: int) -> int:
-    """When a message that was delivered `attempts` times may be delivered again; DEAD when never.
+    """Return when a message that was delivered `attempts` times may be delivered again; DEAD for never.
 
     A limit of n allows n tries beyond the first, a negative one any number. `delayed` says whether the queue's backoff
     applies: it does after a failure, not when a consumer just went away.
@@ -46,10 +55,10 @@ def next_attempt_us(definition: QueueDefinition, attempts: int, delayed: bool, n
 
 
 def patience_us(attempts: int, lease_us: int, is_timeout: bool) -> int:
-    """How long a message that failed waits for a member that did not fail it, while none of these has room.
+    """Return how long a failed message waits for a member that did not fail it, while no such member has room.
 
-    Longer with each attempt, as one at the same member again is likely to be lost. A member that failed a message in
-    time is alive and may have it again soon; one that let a lease run out may not.
+    The wait grows with each attempt, as another try at the same member is likely to be lost. A member that failed a
+    message in time is alive and may have it again soon; a member that let a lease run out may not.
     """
     return attempts * (lease_us if is_timeout else min(lease_us, _PATIENCE_US))
 
@@ -61,45 +70,40 @@ def _backoff_ms(retry: Retry, attempts: int) -> float:
         return retry.max_backoff_ms
 
 
-NONE: Final = -1
-_SLACK: Final = 64
+# -- offsets out of order ----------------------------------------------------------------------------------------------
 
 
 @final
 class Waiting:
-    """Ready offsets by priority and age, delayed ones by their time, and those that are kept for another consumer.
+    """Ready offsets by priority and age, delayed offsets by time, and offsets that are kept for another consumer.
 
     Every operation takes logarithmic time.
     """
 
-    __slots__ = ("_count", "_delayed", "_kept", "_kept_until", "_levels", "_lowest", "_picked", "_retried")
+    __slots__ = ("_delayed", "_kept", "_kept_until", "_levels", "_lowest", "_picked", "_retried", "count")
 
     def __init__(self, levels: int) -> None:
         self._levels: list[list[int]] = [[] for _ in range(levels)]
+        """A heap of ready offsets for each priority."""
         self._delayed: list[tuple[int, int, int]] = []
-        """A heap of (when, offset, level)."""
+        """A heap of (due time, offset, level)."""
         self._kept: dict[int, tuple[int, int]] = {}
-        """(until when, level) by offset: kept for a consumer that has no room yet."""
+        """(end of the wait, level) by offset, for messages kept for a consumer that has no room yet."""
         self._kept_until: list[tuple[int, int]] = []
-        """A heap of (until when, offset); one counts only while `_kept` says the same."""
+        """A heap of (end of the wait, offset). An entry counts only while `_kept` has the same time."""
         self._lowest: list[int] = []
-        """A heap of all offsets above; those that wait no more are swept out before they outnumber the others."""
-        self._count = 0
-        """How many offsets are ready, delayed or kept."""
+        """A heap of all offsets above. Stale entries are swept out before they outnumber the others."""
+        self.count = 0
+        """Number of ready, delayed and kept offsets."""
         self._picked: dict[int, int] = {}
-        """How many of an offset's places count no more, as its message was taken out of line."""
+        """Number of stale places by offset: the message was taken out of order."""
         self._retried: set[int] = set()
-        """Which of the delayed came back to be tried again; the others were published for later."""
+        """Delayed offsets that wait for a retry. The other delayed messages were published for later."""
 
     @property
     def retried(self) -> int:
-        """How many that came back wait for the end of a delay."""
+        """Number of messages that wait for a retry."""
         return len(self._retried)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is ready, delayed or kept."""
-        return self._count == 0
 
     @property
     def has_kept(self) -> bool:
@@ -111,11 +115,10 @@ class Waiting:
 
     @property
     def has_ready(self) -> bool:
-        return self._count > 0 and any(self._levels)
+        return self.count > 0 and any(self._levels)
 
-    @property
     def next_due_us(self) -> int:
-        """When something delayed or kept is ready next; 0 when nothing is either."""
+        """Return when the next delayed or kept message becomes ready; 0 for never. Stale entries are dropped."""
         until = self._kept_until
         while until and self._kept.get(until[0][1], (0, 0))[0] != until[0][0]:
             heapq.heappop(until)
@@ -125,32 +128,32 @@ class Waiting:
         return min(delayed_us, until[0][0]) if delayed_us else until[0][0]
 
     def add(self, offset: int, level: int = 0) -> None:
-        """Ready now."""
+        """Make an offset ready."""
         heapq.heappush(self._levels[level], offset)
         self._note(offset)
 
     def add_all(self, offsets: Iterable[int], level: int = 0) -> None:
-        """Ready now, all of them: cheaper than one by one."""
+        """Make many offsets ready: cheaper than one by one after a restart with a long backlog."""
         ready = self._levels[level]
         before = len(ready)
         ready.extend(offsets)
         heapq.heapify(ready)
-        self._count += len(ready) - before
+        self.count += len(ready) - before
         self._sweep()
 
     def delay(self, offset: int, due_us: int, level: int = 0, is_retried: bool = False) -> None:
-        """Ready at `due_us`."""
+        """Make an offset ready at `due_us`."""
         heapq.heappush(self._delayed, (due_us, offset, level))
         if is_retried:
             self._retried.add(offset)
         self._note(offset)
 
     def forget(self, offset: int) -> None:
-        """The message of a place here is gone."""
+        """Count a message no longer as a retry: it is gone."""
         self._retried.discard(offset)
 
     def end_delays(self, now_us: int) -> None:
-        """What was delayed until now is ready."""
+        """Make delayed and kept messages ready whose time has come."""
         while self._delayed and self._delayed[0][0] <= now_us:
             _, offset, level = heapq.heappop(self._delayed)
             self._retried.discard(offset)
@@ -161,7 +164,7 @@ class Waiting:
                 self.offer(offset)
 
     def keep(self, offset: int, until_us: int, level: int = 0) -> None:
-        """Ready when it is offered, or else at `until_us`."""
+        """Keep an offset back until it is offered, at most until `until_us`."""
         self._kept[offset] = (until_us, level)
         heapq.heappush(self._kept_until, (until_us, offset))
         if len(self._kept_until) > 2 * len(self._kept) + _SLACK:
@@ -173,19 +176,19 @@ class Waiting:
         return offset in self._kept
 
     def offer(self, offset: int) -> None:
-        """What was kept is ready now."""
+        """Make a kept offset ready."""
         _, level = self._kept.pop(offset)
         heapq.heappush(self._levels[level], offset)
 
     def offer_some(self, most: int) -> bool:
-        """Have up to `most` of what is kept ready now; returns whether there was anything."""
+        """Make up to `most` kept offsets ready; returns whether there were any."""
         offsets = list(itertools.islice(self._kept, most))
         for offset in offsets:
             self.offer(offset)
         return len(offsets) > 0
 
     def pop_run(self, most: int) -> range:
-        """Remove the most urgent offset, of those the oldest, and what follows it without a gap; empty when none is."""
+        """Remove the oldest of the most urgent offsets and its direct followers; returns an empty range for none."""
         for ready in reversed(self._levels):
             if ready:
                 start = heapq.heappop(ready)
@@ -193,20 +196,20 @@ class Waiting:
                 while ready and ready[0] == stop and stop - start < most:
                     heapq.heappop(ready)
                     stop += 1
-                self._count -= stop - start
+                self.count -= stop - start
                 return range(start, stop)
         return range(0)
 
     def pick(self, offset: int) -> None:
-        """A message that has a place here was taken out of line: that place counts no more."""
+        """Invalidate the place of a message that is taken out of order."""
         if self._kept.pop(offset, None) is not None:
-            self._count -= 1
+            self.count -= 1
             return
         self._picked[offset] = self._picked.get(offset, 0) + 1
         self._retried.discard(offset)
 
-    def was_picked(self, offset: int) -> bool:
-        """Whether a place that was removed counts no more; to be asked once for each."""
+    def use_up_pick(self, offset: int) -> bool:
+        """Return whether the place just removed was invalid, and forget that: to be called once per place."""
         if not self._picked:
             return False
         count = self._picked.pop(offset, 0)
@@ -215,13 +218,13 @@ class Waiting:
         return count > 0
 
     def pass_over(self, start: int, stop: int) -> None:
-        """These places were removed and are of no interest."""
+        """Forget the invalid places among these, which were removed unread."""
         if self._picked:
             for offset in range(start, stop):
-                self.was_picked(offset)
+                self.use_up_pick(offset)
 
     def lowest(self, is_waiting: Callable[[int], bool]) -> int:
-        """The lowest offset, ready or delayed, that still waits; NONE when there is none."""
+        """Return the lowest offset that still waits, NONE if there is none. Stale entries are dropped."""
         lowest = self._lowest
         while lowest and not is_waiting(lowest[0]):
             heapq.heappop(lowest)
@@ -236,12 +239,12 @@ class Waiting:
         self._lowest.clear()
         self._picked.clear()
         self._retried.clear()
-        self._count = 0
+        self.count = 0
 
     def _note(self, offset: int) -> None:
-        self._count += 1
+        self.count += 1
         heapq.heappush(self._lowest, offset)
-        if len(self._lowest) > 2 * self._count + _SLACK:
+        if len(self._lowest) > 2 * self.count + _SLACK:
             self._sweep()
 
     def _sweep(self) -> None:
@@ -252,234 +255,127 @@ class Waiting:
         heapq.heapify(self._lowest)
 
 
-@final
-class Later:
-    """Times at which messages of a queue are due that were published for later. No offsets."""
+# -- members that failed a message -------------------------------------------------------------------------------------
 
-    __slots__ = ("_counts", "_times", "count")
+
+@final
+class Failure:
+    """One message that failed."""
+
+    __slots__ = ("consumers", "patience_us", "until_us")
 
     def __init__(self) -> None:
-        self.count = 0
-        self._counts: dict[int, int] = {}
-        self._times: list[int] = []
-        """A heap of the times, each once."""
-
-    @property
-    def next_us(self) -> int:
-        """When the next is due; 0 for never."""
-        return self._times[0] if self._times else 0
-
-    def add(self, due_us: int) -> None:
-        before = self._counts.get(due_us)
-        if before is None:
-            heapq.heappush(self._times, due_us)
-        self._counts[due_us] = (before or 0) + 1
-        self.count += 1
-
-    def remove(self, due_us: int) -> None:
-        """A message that is due then is gone; nothing where none is known."""
-        before = self._counts.get(due_us, 0)
-        if before:
-            self._counts[due_us] = before - 1
-            self.count -= 1
-
-    def end(self, now_us: int) -> None:
-        """What was due by now waits like any other message."""
-        while self._times and self._times[0] <= now_us:
-            self.count -= self._counts.pop(heapq.heappop(self._times))
+        self.consumers: list[Consumer] = []
+        """The members that failed it, the last one last."""
+        self.patience_us = 0
+        """How long it waits for another member."""
+        self.until_us = 0
+        """The end of that wait; 0 while a member has the message."""
 
 
-NOTHING: Final = Waiting(1)
-"""Stands in the place of those that are empty, and stays so: with ten thousand queues few of them have their own."""
+@final
+class Failures:
+    """The failed, unsettled messages of a work group. In memory only: after a restart all members are new."""
+
+    __slots__ = ("_by_offset", "_kept")
+
+    def __init__(self) -> None:
+        self._by_offset: dict[int, Failure] = {}
+        self._kept: dict[tuple[Consumer, ...], list[int]] = {}
+        """Heaps of kept offsets by the members that failed them. Entries that are kept no more are passed over."""
+
+    def get(self, offset: int) -> Failure | None:
+        return self._by_offset.get(offset)
+
+    def note(self, members: RoundRobin, consumer: Consumer, offset: int, patience_us: int) -> None:
+        """Record that a member failed a message. Once all members did, only the last failure counts."""
+        failure = self._by_offset.get(offset)
+        if failure is None:
+            failure = self._by_offset[offset] = Failure()
+        failed = failure.consumers
+        if consumer in failed:
+            failed.remove(consumer)
+        failed.append(consumer)
+        if len(failed) > _MOST_REMEMBERED or not members.has_other(failed):
+            failure.consumers = [consumer]
+        failure.patience_us = patience_us
+
+    def requeue(self, offset: int, due_us: int) -> None:
+        """Start the wait for another member: the message is ready from `due_us` on."""
+        failure = self._by_offset.get(offset)
+        if failure is not None:
+            failure.until_us = due_us + failure.patience_us
+
+    def keep(self, waiting: Waiting, failure: Failure, offset: int, until_us: int, level: int) -> None:
+        """Keep a message for members that did not fail it."""
+        waiting.keep(offset, until_us, level)
+        heap = self._kept.setdefault(tuple(failure.consumers), [])
+        heapq.heappush(heap, offset)
+        if len(heap) > 2 * waiting.kept_count + _OFFERED_AT_ONCE:
+            heap[:] = sorted({each for each in heap if waiting.is_kept(each)})
+
+    def offer(self, group: "WorkGroup", now_us: int) -> bool:
+        """Make kept messages ready that somebody can take now; returns whether there may be more."""
+        waiting, offered = group.waiting, 0
+        for failed in list(itertools.islice(self._kept, _OFFERED_AT_ONCE)):
+            heap = self._kept.pop(failed)
+            while heap and offered < _OFFERED_AT_ONCE:
+                if waiting.is_kept(heap[0]):
+                    if not self._has_taker(group, list(failed), heap[0], now_us):
+                        break
+                    waiting.offer(heap[0])
+                    offered += 1
+                heapq.heappop(heap)
+            if heap:
+                self._kept[failed] = heap  # behind the other sets, which come first next time
+        return offered >= _OFFERED_AT_ONCE
+
+    def forget(self, offsets: Iterable[int]) -> bool:
+        """Drop settled messages; returns whether nothing is left."""
+        for offset in offsets:
+            self._by_offset.pop(offset, None)
+        return not self._by_offset
+
+    def below(self, offset: int) -> list[int]:
+        """Return the failed offsets below this one."""
+        return [each for each in self._by_offset if each < offset]
+
+    def kept_until(self, group: "WorkGroup", failure: Failure, offset: int, now_us: int) -> int:
+        """Return until when a message is kept for members that did not fail it; 0 when any member may have it."""
+        took_us = -1
+        for member in group.consumers.members:
+            if member in failure.consumers:
+                continue
+            if member.selector is None or group.queue.fits(member.selector, group.queue.message(offset)):
+                if failure.until_us > now_us:
+                    return failure.until_us
+                took_us = max(took_us, member.took_us)
+        # While other members still take failed messages, this one gets its turn too.
+        return took_us + failure.patience_us if took_us + failure.patience_us > now_us else 0
+
+    def _has_taker(self, group: "WorkGroup", failed: list[Consumer], offset: int, now_us: int) -> bool:
+        failure = self._by_offset.get(offset)
+        if failure is None or group.consumers.has_room_but(failed):
+            return True
+        return not self.kept_until(group, failure, offset, now_us)
+
+    def is_kept_from(self, group: "WorkGroup", consumer: Consumer, offset: int, now_us: int) -> bool:
+        """Return whether a member may not pick a message because other members come first."""
+        failure = self._by_offset.get(offset)
+        if failure is None or consumer not in failure.consumers:
+            return False
+        until_us = self.kept_until(group, failure, offset, now_us)
+        if until_us:
+            group.queue.wake_at(until_us)
+        return until_us > 0
 
 
-_INDEXED_AT_ONCE: Final = 4096
-
-
-def next_messages(group: "WorkGroup", turn: Turn, room: int, now_us: int, with_new: bool = True) -> list[Found]:
-    """Up to `room` messages that may be delivered now: none only after passing over what may not.
-
-    Without what is new, only what came back.
-    """
-    if group.waiting.next_due_us <= now_us:
-        group.waiting.end_delays(now_us)
-    if group.levels > 1:
-        _index_new(group)
-    found = _returned(group, turn, room, now_us) if group.waiting.has_ready else []
-    if with_new and len(found) < room and not group.waiting.has_ready:  # the rest of what came back is first
-        try:
-            found += _fresh(group, turn, room - len(found), now_us)
-        except Unavailable:
-            if not found:
-                raise
-    return found
-
-
-def admit(group: "WorkGroup", turn: Turn, offset: int, message: Message, now_us: int) -> bool:
-    """Whether a message that is not due later may be delivered; if not, it is dealt with."""
-    if group.filter is not None and not group.filter.matches(group.queue.key_of(message)):
-        group.skip(turn, [(offset, message)])
-        return False
-    return _admit(group, turn, offset, message, now_us)
-
-
-def delayed_until(group: "WorkGroup", offset: int) -> int:
-    """Until when a message that came back must wait; 0 for not at all."""
-    entry = group.state.pending.get(offset)
-    return entry.due_us if entry is not None and not entry.consumer else 0
-
-
-def oldest_waiting(group: "WorkGroup") -> int:
-    """The oldest offset that waits for a consumer, delayed ones too, or the end of the log."""
-    state, end = group.state, group.queue.log.next_offset
-    fresh = min(state.settled.next_absent(max(state.cursor, state.committed)), end)
-    while fresh < group.passed and fresh in group.leases:
-        fresh = min(state.settled.next_absent(fresh + 1), end)
-    low = group.waiting.lowest(group.is_waiting)
-    return fresh if low == NONE else min(low, fresh)
-
-
-def restore_backlog(group: "WorkGroup") -> None:
-    """After a restart nobody holds anything: what was claimed or passed over is ready or delayed again."""
-    state = group.state
-    if state.committed == state.cursor and not state.has_pending:
-        return
-    passed: list[int] = []
-    for start, stop in _passed(group):
-        if group.levels > 1:
-            _index(group, start, stop)
-        else:
-            passed += [offset for offset in range(start, stop) if not delayed_until(group, offset)]
-    if passed:
-        group.own_waiting().add_all(passed)
-    for offset, entry in state.pending.items():
-        if delayed_until(group, offset):
-            level = group.level(group.queue.message(offset)) if group.levels > 1 else 0
-            group.own_waiting().delay(offset, entry.due_us, level, is_retried=True)
-            group.queue.wake_at(entry.due_us)
-
-
-# -- what came back ----------------------------------------------------------------------------------------------------
-
-
-def _returned(group: "WorkGroup", turn: Turn, room: int, now_us: int) -> list[Found]:
-    """What came back, or all that waits where priorities count: the most urgent first, then the oldest."""
-    waiting, state = group.waiting, group.state
-    found: list[Found] = []
-    log = group.queue.log
-    if log.size_bytes > READ_AT_ONCE_BYTES:
-        room = min(room, max(1, READ_AT_ONCE_BYTES * (log.next_offset - log.first_offset) // log.size_bytes))
-    looks = room + FILTERED_AT_ONCE
-    while len(found) < room and looks > 0 and (run := waiting.pop_run(room - len(found))):
-        looks -= len(run)
-        start = max(run.start, state.committed)
-        waiting.pass_over(run.start, min(start, run.stop))
-        if start >= run.stop:
-            continue
-        try:
-            messages = group.queue.log.read(start, run.stop - start)
-        except Unavailable:
-            waiting.add_all(run, group.levels - 1)  # they were the most urgent, and are so still
-            if found:
-                return found
-            raise
-        for offset, message in enumerate(messages, start):
-            is_open = offset not in state.settled and not waiting.was_picked(offset)
-            if is_open and _admit(group, turn, offset, message, now_us):
-                found.append((offset, message))
-    return found
-
-
-def _index_new(group: "WorkGroup") -> None:
-    """Sort what was published since by its priorities."""
-    state = group.state
-    start, state.cursor = max(state.cursor, state.committed), group.queue.log.next_offset
-    _index(group, start, state.cursor)
-
-
-def _index(group: "WorkGroup", start: int, stop: int) -> None:
-    state = group.state
-    while start < stop:
-        for message in group.queue.log.read(start, min(stop - start, _INDEXED_AT_ONCE)):
-            is_picked = start < group.passed and (start in group.leases or start in state.pending)
-            if start not in state.settled and not delayed_until(group, start) and not is_picked:
-                group.own_waiting().add(start, group.level(message))
-            start += 1
-
-
-def _passed(group: "WorkGroup") -> Iterator[tuple[int, int]]:
-    """The ranges of offsets below the cursor that are not settled."""
-    state = group.state
-    at = state.committed
-    for start, stop in [*state.settled, (state.cursor, state.cursor)]:
-        if at < min(start, state.cursor):
-            yield at, min(start, state.cursor)
-        at = max(at, stop)
-
-
-# -- what is new -------------------------------------------------------------------------------------------------------
-
-
-def _fresh(group: "WorkGroup", turn: Turn, room: int, now_us: int) -> list[Found]:
-    """What was never delivered, from the cursor on."""
-    found: list[Found] = []
-    state = group.state
-    state.cursor = state.settled.next_absent(max(state.cursor, state.committed))
-    if state.cursor >= group.queue.log.next_offset:
-        return found
-    skipped: list[Found] = []
-    most = room if group.filter is None else max(room, FILTERED_AT_ONCE)
-    messages = group.queue.log.read(state.cursor, most, most_bytes(group.queue.log))
-    if group.is_plain() and not any([message.expires_us or message.not_before_us for message in messages]):
-        found = list(enumerate(messages, state.cursor))
-        state.cursor += len(messages)
-        return found
-    for message in messages:
-        offset = state.cursor
-        state.cursor += 1
-        if state.settled and offset in state.settled:
-            continue
-        if offset < group.passed and (offset in group.leases or offset in state.pending):
-            continue  # picked by a consumer with a selector, and perhaps given back since
-        if group.filter is not None and not group.filter.matches(group.queue.key_of(message)):
-            skipped.append((offset, message))
-        elif _admit(group, turn, offset, message, now_us):
-            found.append((offset, message))
-            if len(found) == room:
-                break
-    if skipped:
-        group.skip(turn, skipped)
-    return found
-
-
-def _admit(group: "WorkGroup", turn: Turn, offset: int, message: Message, now_us: int) -> bool:
-    """Whether this message may be delivered now; if not, see to it that it is dealt with."""
-    queue = group.queue
-    if message.expires_us and queue.is_expired(message, now_us):
-        queue.disposal.give_up(turn, offset, message, EXPIRED, now_us)
-        return False
-    if message.not_before_us > now_us:
-        group.own_waiting().delay(offset, message.not_before_us, group.level(message))
-        queue.wake_at(message.not_before_us)
-        return False
-    if group.levels > 1 and group.filter is not None and not group.filter.matches(queue.key_of(message)):
-        group.skip(turn, [(offset, message)])
-        return False
-    entry = group.state.pending.get(offset)
-    if entry is not None and next_attempt_us(queue.definition, entry.attempts, False, now_us) == DEAD:
-        group.bury(turn, offset, message, entry.attempts, DELIVERY_LIMIT, now_us)  # its last try was cut short
-        return False
-    return True
-
-
-_READ_AT_ONCE: Final = 256
-_LOOKS: Final = 4096
-"""How many messages a consumer looks at in one turn; whoever has the loop next should not wait for a whole backlog."""
+# -- consumers with a selector -----------------------------------------------------------------------------------------
 
 
 @final
 class Selection:
-    """Where each consumer with a selector is in the log of one group."""
+    """The positions of consumers with a selector in the log of one group."""
 
     __slots__ = ("_again", "_at", "_group")
 
@@ -487,54 +383,55 @@ class Selection:
         self._group = group
         self._at: dict[Consumer, int] = {}
         self._again: dict[Consumer, list[int]] = {}
-        """Heaps of what a consumer wants and has passed: it came back, or it is not due yet."""
+        """Heaps of offsets that a consumer wants and has passed: they came back, or they are not due yet."""
 
-    def pump(self, turn: Turn, now_us: int) -> None:
-        """Let each that has room look on."""
+    def pump(self, batch: Batch, now_us: int) -> None:
+        """Deliver to each consumer that has room, silent ones last."""
         group = self._group
         for consumer in sorted(group.consumers.selective, key=_is_silent):
             room = min(group.consumers.room_of(consumer), group.max_pending - group.unsettled, _READ_AT_ONCE)
             if room <= 0 or consumer.turns is not group.consumers:
                 continue
-            found = self._once_more(turn, consumer, room, now_us)
+            found = self._find_again(batch, consumer, room, now_us)
             if len(found) < room:
-                found += self._onwards(turn, consumer, room - len(found), now_us)
+                found += self._find_ahead(batch, consumer, room - len(found), now_us)
             if found:
-                group.passed = max(group.passed, found[-1][0] + 1)
-                group.give(turn, consumer, found, now_us)
+                group.give(batch, consumer, found, now_us)
             if group.consumers.room_of(consumer) > 0 and self._at[consumer] < group.queue.log.next_offset:
                 group.queue.pump_soon()
 
-    def returned(self, offset: int, message: Message) -> None:
-        """A message is back in line: those that want it and have passed it look again."""
+    def requeue(self, offset: int, message: Message) -> None:
+        """Show a message that came back again to consumers that want it and have passed it."""
         for consumer, at in self._at.items():
             if offset < at and self._wants(consumer, message):
                 heapq.heappush(self._again[consumer], offset)
 
     def forget(self, consumer: Consumer) -> None:
-        """It left."""
+        """Drop the position of a consumer that left."""
         self._at.pop(consumer, None)
         self._again.pop(consumer, None)
 
-    def _once_more(self, turn: Turn, consumer: Consumer, room: int, now_us: int) -> list[Found]:
+    def _find_again(self, batch: Batch, consumer: Consumer, room: int, now_us: int) -> list[Found]:
+        """Return messages that the consumer has passed and may have now."""
+        group = self._group
         found: list[Found] = []
         waiting = self._again.setdefault(consumer, [])
         later: list[int] = []
         while waiting and len(found) < room:
             offset = heapq.heappop(waiting)
-            if not self._group.is_waiting(offset) or (found and found[-1][0] == offset):
+            if not group.is_waiting(offset) or (found and found[-1][0] == offset):
                 continue
-            message = self._group.queue.message(offset)
-            is_delayed = max(message.not_before_us, delayed_until(self._group, offset)) > now_us
-            if is_delayed or self._is_kept(consumer, offset, now_us):
+            message = group.queue.message(offset)
+            if group.due_us(offset, message) > now_us or self._is_kept(consumer, offset, now_us):
                 later.append(offset)
-            elif admit(self._group, turn, offset, message, now_us):
+            elif group.admits(batch, offset, message, now_us):
                 found.append((offset, message))
         for offset in later:
             heapq.heappush(waiting, offset)
         return found
 
-    def _onwards(self, turn: Turn, consumer: Consumer, room: int, now_us: int) -> list[Found]:
+    def _find_ahead(self, batch: Batch, consumer: Consumer, room: int, now_us: int) -> list[Found]:
+        """Return messages from the consumer's position on, and move that."""
         group = self._group
         log = group.queue.log
         found: list[Found] = []
@@ -544,26 +441,26 @@ class Selection:
             for message in log.read(at, min(last - at, _READ_AT_ONCE)):
                 at += 1
                 if group.is_waiting(at - 1) and self._wants(consumer, message):
-                    self._pick(turn, consumer, at - 1, message, found, now_us)
+                    self._pick(batch, consumer, at - 1, message, found, now_us)
                     if len(found) == room:
                         break
         self._at[consumer] = at
         return found
 
     def _pick(
-        self, turn: Turn, consumer: Consumer, offset: int, message: Message, found: list[Found], now_us: int
+        self, batch: Batch, consumer: Consumer, offset: int, message: Message, found: list[Found], now_us: int
     ) -> None:
-        due_us = max(message.not_before_us, delayed_until(self._group, offset))
+        due_us = self._group.due_us(offset, message)
         if due_us > now_us:
             heapq.heappush(self._again.setdefault(consumer, []), offset)
             self._group.queue.wake_at(due_us)
         elif self._is_kept(consumer, offset, now_us):
             heapq.heappush(self._again.setdefault(consumer, []), offset)
-        elif admit(self._group, turn, offset, message, now_us):
+        elif self._group.admits(batch, offset, message, now_us):
             found.append((offset, message))
 
     def _is_kept(self, consumer: Consumer, offset: int, now_us: int) -> bool:
-        """Whether the consumer failed this message, and others come first."""
+        """Return whether the consumer failed this message and other members come first."""
         failures = self._group.failures
         return failures is not None and failures.is_kept_from(self._group, consumer, offset, now_us)
 

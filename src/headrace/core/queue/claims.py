@@ -1,49 +1,50 @@
-"""Work claimed by name, in bulk: for readers that come back by calls of their own, such as Spark. No wire.
+"""Messages claimed by name, in bulk: for readers that come back by calls of their own, such as Spark. No wire.
 
-A claim is a consumer of a group that is never delivered to: it asks. What it holds goes back in line when its lease is
-over, so a reader that died holds nobody up. Ranges are pairs of offsets, the second one behind the last.
+A claim is a consumer of a group that asks and is never delivered to. Its messages are ready again when its lease is
+over, so a dead reader holds nobody up. Ranges are pairs of offsets, the second one behind the last.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.core.pipeline import Line
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.core.queue.group import ACK, RELEASE
-from headrace.core.queue.queue import DEFAULT_GROUP, group_named
+from headrace.core.queue.queue import DEFAULT_GROUP
 from headrace.core.queue.queues import Queues
-from headrace.core.queue.work import WorkGroup, finish_waiting, renew_these, take_many, take_these
+from headrace.core.queue.work import WorkGroup
 from headrace.errors import Corrupt, Refused
 from headrace.storage.group_state import WORK
 
 AT_ONCE: Final = 1000
-"""How many messages one call sees to; whoever has the loop next should not wait for a whole batch."""
+"""Most messages of one call, so that a large claim does not hold up the event loop."""
 
 Range = tuple[int, int]
 
 
 @final
 class Claims:
-    """The claims of one virtual host. Each call is about one queue, one group, and the name of who claims."""
+    """The claims of one virtual host. Each call names a queue, a group, and the claiming consumer."""
 
-    def __init__(self, line: Line, queues: Queues, clock: Clock) -> None:
-        self._line = line
+    def __init__(self, pipeline: CommitPipeline, queues: Queues, clock: Clock) -> None:
+        self._pipeline = pipeline
         self._queues = queues
         self._clock = clock
         self._holders: dict[tuple[WorkGroup, str], Consumer] = {}
 
     def take(self, queue: str, group: str, name: str, most: int, before: int, lease_ms: int) -> list[Delivery]:
-        """Claim up to `most` messages that wait below the offset `before`, AT_ONCE at most; none when none waits.
+        """Claim up to `most` waiting messages below the offset `before`, AT_ONCE at most; returns none if none waits.
 
         Raises NotFound, ResourceLocked, AccessRefused (exclusive use), Refused (a stream), Corrupt.
         """
         members = self._members(queue, group)
         holder = self._holder(members, name)
         holder.lease_us = lease_ms * 1000
-        turn, now_us = self._line.open(), self._clock.now_us()
+        batch, now_us = self._pipeline.open(), self._clock.now_us()
         try:
-            taken = take_many(members, turn, holder, min(most, AT_ONCE), before, now_us)
+            room = min(most, AT_ONCE, members.max_pending - members.unsettled)
+            taken = members.take(batch, holder, room, before, now_us)
         except Corrupt as error:
             members.queue.refuse(error)
             raise
@@ -51,7 +52,7 @@ class Claims:
         return taken
 
     def hold(self, queue: str, group: str, name: str, ranges: Sequence[Range], lease_ms: int) -> list[int]:
-        """Have a claim go on, or begin anew for what is in line again; returns the offsets that it holds now.
+        """Extend a claim, and claim again messages that are ready again; returns the offsets that it holds now.
 
         Raises as `take` does.
         """
@@ -60,51 +61,51 @@ class Claims:
         holder.lease_us = lease_ms * 1000
         now_us = self._clock.now_us()
         offsets = list(_offsets(ranges))
-        held = renew_these(members, holder, offsets, now_us + holder.lease_us)
+        held = members.renew(holder, offsets, now_us + holder.lease_us)
         if len(held) < len(offsets):
             known = set(held)
             missing = [offset for offset in offsets if offset not in known]
-            held += take_these(members, self._line.open(), holder, missing, now_us)
+            held += members.take_offsets(self._pipeline.open(), holder, missing, now_us)
         self._keep(members, holder)
         return held
 
     def finish(self, queue: str, group: str, name: str, ranges: Sequence[Range]) -> int:
-        """These are done: held by the claim, or back in line since. Returns how many; others' are left to them.
+        """Acknowledge messages that the claim holds, or that are ready again. Returns how many; others' claims stay.
 
         Raises as `take` does.
         """
         members = self._members(queue, group)
         holder = self._holder(members, name)
         now_us = self._clock.now_us()
-        turn = self._line.open()
+        batch = self._pipeline.open()
         count = 0
         for offset in _offsets(ranges):
             if holder.holds(offset):
-                members.settle(turn, holder, offset, ACK, now_us)
+                members.settle(batch, holder, offset, ACK, now_us)
                 count += 1
             else:
-                count += finish_waiting(members, turn, offset, now_us)
+                count += members.finish_waiting(batch, offset, now_us)
         self._keep(members, holder)
-        self._line.pump_soon(members.queue)
+        self._pipeline.pump_soon(members.queue)
         return count
 
     def release(self, queue: str, group: str, name: str) -> int:
-        """Give back all that a claim holds, untried; returns how many. Raises as `take` does."""
+        """Release all messages of a claim untried; returns how many. Raises as `take` does."""
         members = self._members(queue, group)
         holder = self._holder(members, name)
-        turn, now_us = self._line.open(), self._clock.now_us()
+        batch, now_us = self._pipeline.open(), self._clock.now_us()
         offsets = holder.held()
         for offset in offsets:
-            members.settle(turn, holder, offset, RELEASE, now_us)
+            members.settle(batch, holder, offset, RELEASE, now_us)
         self._keep(members, holder)
-        self._line.pump_soon(members.queue)
+        self._pipeline.pump_soon(members.queue)
         return len(offsets)
 
     def _members(self, queue: str, group: str) -> WorkGroup:
         found = self._queues.usable(queue)
         if found.definition.is_stream:
             raise Refused(f"queue {queue!r} is a stream: read it, there is nothing to claim in it")
-        members = group_named(found, self._line.open(), group or DEFAULT_GROUP, WORK)
+        members = found.open_group(self._pipeline.open(), group or DEFAULT_GROUP, WORK)
         found.touch(self._clock.now_us())
         assert isinstance(members, WorkGroup)
         return members
@@ -113,7 +114,7 @@ class Claims:
         return self._holders.get((members, name)) or Consumer(name, _nothing)
 
     def _keep(self, members: WorkGroup, holder: Consumer) -> None:
-        """Remember those that hold something, and nobody else."""
+        """Remember the consumers that hold something, and no others."""
         for key, other in list(self._holders.items()):
             if not other.holding:
                 del self._holders[key]
@@ -123,7 +124,7 @@ class Claims:
 
 
 def merged(offsets: Iterable[int]) -> list[Range]:
-    """The same offsets as ranges, in order."""
+    """Return offsets as ranges, in order."""
     ranges: list[Range] = []
     for offset in sorted(offsets):
         if ranges and ranges[-1][1] == offset:

@@ -1,18 +1,17 @@
 """Queues of the configuration file, with FluxMQ's names: read, compared, created or changed. None is deleted.
 
-Defaults are the same: a lease of 30 s, 10 retries with backoff, dead letters to `$dlq/<queue>`, messages that live
-168 h, 100,000 of them at most. A full queue refuses what is published (`reject-publish`): the publisher is told, and
-nothing that was confirmed is lost; `overflow: drop-head` must be asked for.
+Defaults are FluxMQ's: a lease of 30 s, 10 retries with backoff, dead letters to `$dlq/<queue>`, messages that live
+168 h, 100,000 of them at most. A full queue refuses publishers (`reject-publish`), so no confirmed message is lost;
+`overflow: drop-head` is opt-in.
 
-All of it is checked before any of it happens.
+All entries are checked before any of them changes a queue.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-from headrace.config.kinds import Choice, Duration, Factor, Flag, Kind, Name, Number, Size, Text, Texts, Unfit, shown
+from headrace.config.kinds import Choice, Duration, Factor, Flag, Name, Number, Size, Text, Texts, shown
 from headrace.config.replication import MAIN, GroupName, meant
 from headrace.config.table import Fault, Key, Table, Values
 from headrace.core.broker import Broker
@@ -33,10 +32,10 @@ from headrace.core.queue.definition import (
     REJECT_PUBLISH,
     STREAM,
     SYNC,
+    Position,
     QueueDefinition,
     Retention,
     Retry,
-    position_text,
 )
 from headrace.core.routing.address import dead_letter_queue
 from headrace.core.routing.topics import check_filter
@@ -54,117 +53,95 @@ _RETENTION: Final = Table(
         "max_age",
         Duration(),
         0,
-        "How old a message of a stream gets; 0 for any age. Other queues that are stored keep what all groups are done "
-        "with, for groups that come later and for Spark, as long as this and the next two say.",
+        "Greatest age of a message in a stream; 0 for any. Other stored queues keep settled messages for later groups "
+        "and for Spark within this bound and the next two.",
     ),
-    Key("max_length_bytes", Size(), 0, "How many bytes a stream keeps; 0 for all."),
-    Key("max_length_messages", Number(), 0, "How many messages a stream keeps; 0 for all."),
+    Key("max_length_bytes", Size(), 0, "Bytes that a stream keeps; 0 for all."),
+    Key("max_length_messages", Number(), 0, "Messages that a stream keeps; 0 for all."),
     Key(
         "keep_until_archived",
         Flag(),
         False,
-        "Whether a stream keeps what `pipeline archive` has not archived yet.",
+        "True if a stream keeps messages until `pipeline archive` has archived them.",
     ),
 )
 _LIMITS: Final = Table(
-    Key("max_message_size", Size(), DEFAULT_MAX_MESSAGE_BYTES, "The largest payload; 0 for any."),
+    Key("max_message_size", Size(), DEFAULT_MAX_MESSAGE_BYTES, "Largest payload; 0 for any."),
     Key(
         "max_depth",
         Number(),
         None,
-        f"How many messages may wait; {DEFAULT_MAX_DEPTH} unless it is a stream, 0 for any.",
+        f"Messages that may wait; {DEFAULT_MAX_DEPTH} unless it is a stream, 0 for any number.",
     ),
-    Key("max_depth_bytes", Size(), 0, "How many bytes may wait; 0 for any."),
-    Key("message_ttl", Duration(), None, "How long a message may wait; 168h unless it is a stream, 0 for ever."),
+    Key("max_depth_bytes", Size(), 0, "Bytes that may wait; 0 for any number."),
+    Key("message_ttl", Duration(), None, "Time for which a message may wait; 168h unless it is a stream, 0 for ever."),
 )
 _RETRIES: Final = Table(
-    Key("max_retries", Number(), None, f"How often a message that failed is tried again; {_RETRY.max_retries}, quorum "
-        f"queues {QUORUM_DELIVERY_LIMIT}."),
-    Key("initial_backoff", Duration(), _RETRY.initial_backoff_ms, "How long it waits before the first time."),
-    Key("max_backoff", Duration(), _RETRY.max_backoff_ms, "How long it waits at most."),
-    Key("multiplier", Factor(), _RETRY.multiplier, "By how much it waits longer each time."),
+    Key("max_retries", Number(), None, f"Retries of a failed message; {_RETRY.max_retries}, quorum queues "
+        f"{QUORUM_DELIVERY_LIMIT}."),
+    Key("initial_backoff", Duration(), _RETRY.initial_backoff_ms, "Wait before the first retry."),
+    Key("max_backoff", Duration(), _RETRY.max_backoff_ms, "Longest wait."),
+    Key("multiplier", Factor(), _RETRY.multiplier, "Growth of the wait with each retry."),
 )  # fmt: skip
 _DEAD_LETTERS: Final = Table(
-    Key("enabled", Flag(), None, "Whether messages that are given up are kept; true for classic and quorum queues."),
-    Key("topic", Text(), "", "The queue they go to; `$dlq/` and the queue's name if none is given."),
+    Key("enabled", Flag(), None, "True if failed messages become dead letters; true for classic and quorum queues."),
+    Key("topic", Text(), "", "Queue for dead letters; by default `$dlq/` and the queue's name."),
 )
 _REPLICATION: Final = Table(
-    Key("enabled", Flag(), False, "Whether what follows counts."),
-    Key("group", GroupName(), "", f"The replication group whose broker has it, see `cluster.group`; `{MAIN}`, also "
-        "called `default`, where none is named."),
-    Key("mode", Choice(SYNC, ASYNC), SYNC, "When publishers are told: once a message is stored (sync), or once it is "
+    Key("enabled", Flag(), False, "True if the other keys of this table count."),
+    Key("group", GroupName(), "", f"Replication group that serves the queue, see `cluster.group`; by default `{MAIN}`, "
+        "also called `default`."),
+    Key("mode", Choice(SYNC, ASYNC), SYNC, "Publishers are confirmed once a message is stored (sync), or once it is "
         "on its way (async)."),
-    Key("ack_timeout", Duration(), 5_000, "After so long publishers hear that a message is not stored; 0 for never."),
-    Key("replication_factor", Number(1), 3, "Kept: how many copies there are is the store's business."),
-    Key("min_in_sync_replicas", Number(1), 2, "Kept, likewise."),
+    Key("ack_timeout", Duration(), 5_000, "Time after which publishers of an unstored message hear so; 0 for never."),
+    Key("replication_factor", Number(1), 3, "Accepted without effect: the object store makes the copies."),
+    Key("min_in_sync_replicas", Number(1), 2, "Accepted without effect."),
 )  # fmt: skip
-
-
-@final
-class Position(Kind):
-    """A place in a stream."""
-
-    noun = "earliest, latest, an offset or timestamp=TIME"
-
-    def read(self, value: object) -> object:
-        if isinstance(value, int | str):
-            with suppress(Refused):
-                return position_text(value)
-        raise Unfit(f"must be {self.noun}")
-
-    def schema(self) -> dict[str, object]:
-        return {"type": ["string", "integer"]}
-
-    def show(self, value: object) -> str:
-        return str(value) or '""'
-
-    def plain(self, value: object) -> object:
-        return value
 
 
 QUEUE: Final = Table(
-    Key("name", Name(MAX_NAME_BYTES), None, "What the queue is called, for every protocol."),
-    Key("type", Choice(*KINDS), CLASSIC, "What kind of queue it is."),
-    Key("description", Text(), "", "What the queue is for, in words."),
-    Key("topics", Texts(), (), "Patterns of addresses (`$queue/...`) that lead to it, and with `capture` of "
+    Key("name", Name(MAX_NAME_BYTES), None, "Name of the queue, for every protocol."),
+    Key("type", Choice(*KINDS), CLASSIC, "Type of the queue."),
+    Key("description", Text(), "", "Purpose of the queue, in words."),
+    Key("topics", Texts(), (), "Patterns of addresses (`$queue/...`) that lead to it, with `capture` also of "
         "plain topics; `$queue/NAME/#` always does."),
-    Key("capture", Flag(), False, "Whether its patterns match plain topics, too: without it, `sensors/#` gets "
+    Key("capture", Flag(), False, "True if its patterns match plain topics, too: without it, `sensors/#` gets "
         "nothing."),
-    Key("reserved", Flag(), False, "Whether it gets what no other queue matches, and nothing else."),
-    Key("filter", Text(), "", "An expression that messages must satisfy to enter."),
-    Key("source", Text(), "", "A stream from which it gets what satisfies the filter: what is there, and what comes."),
-    Key("source_from", Position(), "", "Where it begins there: earliest, latest, an offset, timestamp=TIME; earliest "
-        "if nothing is said."),
-    Key("primary_group", Text(), "", "The work group whose progress readers of a stream are told."),
-    Key("ack_durability", Choice(*DURABILITIES), FSYNC, "When publishers are told: once a message would survive a "
+    Key("reserved", Flag(), False, "True if it gets only messages that no other queue matches."),
+    Key("filter", Text(), "", "Expression that messages must satisfy to enter."),
+    Key("source", Text(), "", "Stream that feeds it with old and new messages that satisfy the filter."),
+    Key("source_from", Position(), "", "Start in the source: earliest, latest, an offset, timestamp=TIME; by default "
+        "earliest."),
+    Key("primary_group", Text(), "", "Work group whose progress readers of a stream are told."),
+    Key("ack_durability", Choice(*DURABILITIES), FSYNC, "Publishers are confirmed once a message would survive a "
         "power loss (fsync), or before (buffered)."),
-    Key("visibility_timeout", Duration(), DEFAULT_LEASE_MS, "How long a consumer may hold a message."),
-    Key("expires", Duration(), 0, "Unused for so long, the queue is deleted; 0 for never."),
-    Key("max_priority", Number(0, 255), 0, "The highest priority that counts; 0 for order of arrival."),
-    Key("single_active_consumer", Flag(), False, "Whether one consumer at a time gets everything."),
-    Key("history", Duration(), 0, "How long it is kept, in the stream `$history/NAME`, who claimed a message and "
+    Key("visibility_timeout", Duration(), DEFAULT_LEASE_MS, "Time for which a consumer may hold a message."),
+    Key("expires", Duration(), 0, "Time after which an unused queue is deleted; 0 for never."),
+    Key("max_priority", Number(0, 255), 0, "Highest priority; 0 for order of arrival."),
+    Key("single_active_consumer", Flag(), False, "True if one consumer at a time gets all messages."),
+    Key("history", Duration(), 0, "Time for which the stream `$history/NAME` keeps who claimed a message and "
         "how it ended."),
-    Key("overflow", Choice(*OVERFLOWS), REJECT_PUBLISH, "What a full queue does."),
+    Key("overflow", Choice(*OVERFLOWS), REJECT_PUBLISH, "Reaction of a full queue to a new message."),
     Key("limits", _LIMITS, None, ""),
     Key("retention", _RETENTION, None, ""),
     Key("retry", _RETRIES, None, ""),
     Key("dlq", _DEAD_LETTERS, None, ""),
     Key("replication", _REPLICATION, None, ""),
-    help="Queues that are there when the broker serves: made, or changed to be as they are described here.",
+    help="Queues that the broker creates, or changes, at a start and at a reload.",
     required=("name",),
 )  # fmt: skip
-"""What may be said of a queue."""
+"""Keys of a queue."""
 FILE_QUEUE: Final = Table(
-    Key("vhost", Name(MAX_NAME_BYTES), DEFAULT_HOST, "The virtual host it is in; it is made where there is none."),
+    Key("vhost", Name(MAX_NAME_BYTES), DEFAULT_HOST, "Virtual host of the queue; created if missing."),
     *QUEUE.keys.values(),
     help=QUEUE.help,
     required=QUEUE.required,
 )
-"""The same in a file, where nothing else says in which virtual host."""
+"""Keys of a queue in a file, which also names the virtual host."""
 
 
 def configured(values: Mapping[str, object]) -> QueueDefinition:
-    """The definition that an entry of `queues` in the configuration stands for. Raises Fault, naming the key."""
+    """Return the definition of an entry of `queues`. Raises Fault, naming the key."""
     where = f"queue {shown(values['name'])}" if "name" in values else "queues[]"
     read: dict[str, Any] = QUEUE.read(values, where)
     name, kind = read["name"], read["type"]
@@ -211,8 +188,10 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
 
 
 def _limits(limits: dict[str, Any], retention: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Limits and retention. A stream is bounded by retention alone, so what is said of the one counts for the other;
-    a time to live ends for its readers at once, and on the disk as retention goes."""
+    """Return limits and retention. A stream has retention alone, so its limits become retention.
+
+    Readers of a stream stop seeing a message when its time to live ends; retention removes it from the disk later.
+    """
     is_stream = kind == STREAM
     depth = _or(limits["max_depth"], 0 if is_stream else DEFAULT_MAX_DEPTH)
     ttl_ms = _or(limits["message_ttl"], 0 if is_stream else DEFAULT_TTL_MS)
@@ -240,7 +219,7 @@ def _retry(values: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _dead_letter_queue(name: str, values: Values, kind: str) -> str:
-    """Streams and ephemeral queues track no failures, so they have dead letters only where that is asked for."""
+    """Streams and ephemeral queues track no failures, so they have dead letters only on request."""
     enabled = values["enabled"]
     if enabled is None:
         enabled = kind not in (STREAM, EPHEMERAL)
@@ -248,7 +227,7 @@ def _dead_letter_queue(name: str, values: Values, kind: str) -> str:
 
 
 def _replication(values: dict[str, Any]) -> dict[str, object]:
-    """As it is kept."""
+    """Return the table in its stored form."""
     return {f"{name}_ms" if name == "ack_timeout" else name: value for name, value in values.items()}
 
 
@@ -262,7 +241,7 @@ _AT_START_ONLY: Final = {"max_priority": "max_priority", "single_active": "singl
 @final
 @dataclass(frozen=True)
 class Wanted:
-    """A queue of the configuration: which entry it is, its virtual host, and what it is to be."""
+    """A queue of the configuration: number of its entry, virtual host, definition."""
 
     at: int
     host: str
@@ -270,12 +249,12 @@ class Wanted:
 
     @property
     def group(self) -> str:
-        """The replication group whose broker is to have it."""
+        """Return the replication group that serves the queue."""
         return meant(self.definition.replication_group)
 
 
 def wanted_queues(entries: Sequence[Mapping[str, object]]) -> list[Wanted]:
-    """What the entries of `queues` come to. Raises Fault, with the path from the top of the file."""
+    """Read the entries of `queues`. Raises Fault, with the path from the top of the file."""
     found: dict[tuple[str, str, str], Wanted] = {}
     for at, entry in enumerate(entries):
         host = str(entry.get("vhost") or DEFAULT_HOST)
@@ -293,18 +272,18 @@ def wanted_queues(entries: Sequence[Mapping[str, object]]) -> list[Wanted]:
 
 @final
 class Plan:
-    """What has to happen in one virtual host so that its queues are as they should be."""
+    """Changes to the queues of one virtual host that make them as configured."""
 
     def __init__(self, broker: Broker, wanted: Sequence[Wanted], may_drop: bool, is_start: bool) -> None:
-        """Raises Fault for the first queue that cannot become what is wanted without losing messages.
+        """Raises Fault for the first queue that cannot change without losing messages.
 
-        At a start nobody uses the queues yet, so that more can change.
+        At a start no client uses the queues yet, so more can change.
         """
         self._broker = broker
         self._is_start = is_start
         self.created: list[QueueDefinition] = []
         self.altered: list[tuple[QueueDefinition, list[str]]] = []
-        """Each with the names of what changes."""
+        """Definitions, each with the names of its changed members."""
         self._wanted = {each.definition.name: each.definition for each in wanted}
         for each in wanted:
             definition = each.definition
@@ -313,7 +292,9 @@ class Plan:
                 self._check_source(each.at, definition)
                 self.created.append(definition)
                 continue
-            definition = replace(definition, arguments=queue.definition.arguments)  # so clients' declarations still fit
+            definition = replace(
+                definition, arguments=queue.definition.arguments
+            )  # so clients' declarations still match
             changes = _changes(queue.definition, definition)
             if changes and queue.refusal is None:
                 self._check(each.at, queue.definition, definition, changes, may_drop)
@@ -322,7 +303,7 @@ class Plan:
                 self.altered.append((definition, changes))
 
     def carry_out(self) -> None:
-        """Make it so; it is stored with the turn."""
+        """Create and alter the queues; the current batch stores it."""
         for at in sources_first([(definition.name, definition.source) for definition in self.created]):
             self._broker.declare(self.created[at])
         for definition, _ in self.altered:
@@ -357,7 +338,7 @@ class Plan:
         try:
             loss = self._broker.administration.loss(wanted)
         except Corrupt:
-            return  # a damaged queue is refused to everybody, and loses nothing
+            return  # a damaged queue refuses everything, so it loses nothing
         if loss:
             raise Fault(
                 ("queues", at),
@@ -368,7 +349,7 @@ class Plan:
 
 
 def update(broker: Broker, host: str, definition: QueueDefinition) -> None:
-    """Have one queue be as described, made or changed. Raises PreconditionFailed when it would lose messages."""
+    """Create or change one queue. Raises PreconditionFailed if it would lose messages."""
     try:
         Plan(broker, [Wanted(0, host, definition)], may_drop=False, is_start=False).carry_out()
     except Fault as fault:
@@ -376,7 +357,7 @@ def update(broker: Broker, host: str, definition: QueueDefinition) -> None:
 
 
 def differences(present: QueueDefinition, declared: QueueDefinition) -> list[str]:
-    """What a declaration by keys wants otherwise than it is; what it does not say may be as it is."""
+    """Return the members in which a declaration differs from the queue; members left at their default do not count."""
     plain = configured({"name": declared.name, "type": declared.kind})
     said = _changes(plain, declared)
     return [member for member in _changes(present, declared) if member in said]

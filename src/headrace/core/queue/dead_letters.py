@@ -1,27 +1,20 @@
-"""Where messages go that were given up: moved, found, sent back. The history they carry is in history.py."""
+"""Dead letters: moved, found, sent back, and the history in their headers. No decision to give up: see work.py."""
 
+import json
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
-from headrace.core.batch import Turn
-from headrace.core.pipeline import Line
+from headrace.core.batch import Batch
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.properties import Codecs, Properties
 from headrace.core.queue.definition import QueueDefinition
-from headrace.core.queue.dispatch import BROWSE_BYTES, Found
-from headrace.core.queue.entry import stamped
-from headrace.core.queue.history import (
-    Death,
-    add_death,
-    add_queue_history,
-    birth_of,
-    forget_deaths,
-    is_cycle,
-    is_dead_elsewhere,
-    routes_of,
-)
-from headrace.core.queue.queue import DEFAULT_GROUP, Queue, group_named
+from headrace.core.queue.dispatch import Found
+from headrace.core.queue.entry import accept_moved
+from headrace.core.queue.group import REJECTED, Death
+from headrace.core.queue.queue import BROWSE_BYTES, DEFAULT_GROUP, Queue
 from headrace.core.routing.address import MAX_OFFSET, dead_letter_origin, dead_letter_queue, is_address
 from headrace.errors import Corrupt, NotFound, Refused, Unavailable
 from headrace.model import Message, Source
@@ -32,29 +25,132 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("headrace.core")
 REDRIVE_BYTES: Final = 64 << 20
-"""How much one re-drive takes at most."""
+"""Most payload bytes of one re-drive."""
 LOOKS: Final = 10_000
-"""How many messages one call looks at; whoever has the loop next should not wait for a whole backlog."""
+"""Messages that one call looks at, so that a long backlog does not hold up the event loop."""
 _READ_BYTES: Final = 4 << 20
-"""How much is read at once; many messages of this size take 5 ms."""
+"""Bytes read at once: small messages of this size in all take 5 ms."""
+_DEATH_HEADERS: Final = ("_dlq_", "x-death", "x-first-death-", "x-last-death-")
 
 _Found = list[Found]
 Letters = tuple[_Found, int | None]
-"""Messages with their offsets, and the offset from which on there may be more; None at the end."""
+"""Messages with their offsets, and the offset to go on from; None at the end."""
+
+# -- the history in a dead letter's headers ----------------------------------------------------------------------------
+
+
+def add_death(properties: Properties, message: Message, death: Death) -> None:
+    """Write the death into the headers: one entry per queue and reason, the latest first, with a count."""
+    headers = properties.headers
+    entry: dict[str, object] = {
+        "count": 1,
+        "reason": death.reason,
+        "queue": death.queue,
+        "time": datetime.fromtimestamp(death.time_us // 1_000_000, UTC),
+        "exchange": message.source.exchange,
+        "routing-keys": [message.source.topic, *routes_of(properties)],
+    }
+    if properties.expiration:
+        entry["original-expiration"] = properties.expiration
+        properties.expiration = ""  # or it would expire again where it goes
+    others: list[object] = []
+    for former in _deaths(headers):
+        if former.get("queue") == death.queue and former.get("reason") == death.reason:
+            count = former.get("count")
+            entry = {**former, "count": (count if isinstance(count, int) else 0) + 1}
+        else:
+            others.append(former)
+    headers["x-death"] = [entry, *others]
+    headers.setdefault("x-first-death-queue", death.queue)
+    headers.setdefault("x-first-death-reason", death.reason)
+    headers.setdefault("x-first-death-exchange", message.source.exchange)
+    headers["x-last-death-queue"] = death.queue
+    headers["x-last-death-reason"] = death.reason
+    headers["x-last-death-exchange"] = message.source.exchange
+
+
+def add_queue_history(properties: Properties, message: Message, death: Death) -> None:
+    """Write the origin of a message into the headers, for `$dlq/` queues: re-driving needs it."""
+    moved_at = datetime.fromtimestamp(death.time_us / 1_000_000, UTC).isoformat().replace("+00:00", "Z")
+    properties.headers.update(
+        {
+            "_dlq_original_queue": death.queue,
+            "_dlq_original_topic": message.source.topic,
+            "_dlq_original_id": f"{death.queue}:{death.offset}",
+            "_dlq_group": death.group,
+            "_dlq_delivery_count": death.attempts,
+            "_dlq_moved_at": moved_at,
+            "_dlq_reason": death.reason,
+        }
+    )
+
+
+def routes_of(properties: Properties | None) -> list[str]:
+    """Return the further routing keys a message was published with."""
+    keys = properties.headers.get("CC") if properties is not None else None
+    return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
+
+
+def birth_of(properties: Properties, letter: Message) -> tuple[str, str, str]:
+    """Return the queue a dead letter died in last, and the exchange and key it was published with."""
+    headers = properties.headers
+    queue = headers.get("_dlq_original_queue")
+    if isinstance(queue, str):
+        return queue, letter.source.exchange, str(headers.get("_dlq_original_topic", letter.source.topic))
+    for entry in _deaths(headers):
+        keys = entry.get("routing-keys")
+        key = keys[0] if isinstance(keys, list) and keys else letter.source.topic
+        return str(entry.get("queue", "")), str(entry.get("exchange", "")), str(key)
+    return "", "", ""
+
+
+def forget_deaths(properties: Properties) -> None:
+    """Remove the history of a message that goes back to its queue."""
+    for name in [name for name in properties.headers if name.startswith(_DEATH_HEADERS)]:
+        del properties.headers[name]
+
+
+def is_cycle(properties: Properties, target: str) -> bool:
+    """Return whether a move to this queue closes a cycle without a rejection: the message would go round for ever."""
+    for entry in _deaths(properties.headers):
+        if entry.get("reason") == REJECTED:
+            return False
+        if entry.get("queue") == target:
+            return True
+    return False
+
+
+def is_dead_elsewhere(properties: Properties, queue: str) -> bool:
+    """Return whether a message in this queue died in another, and never in this one."""
+    deaths = _deaths(properties.headers)
+    return bool(deaths) and all([entry.get("queue") != queue for entry in deaths])
+
+
+def _deaths(headers: dict[str, object]) -> list[dict[str, object]]:
+    found = headers.get("x-death")
+    if isinstance(found, str):  # MQTT headers are strings
+        try:
+            found = json.loads(found)
+        except (ValueError, RecursionError):
+            return []
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+# -- dead letters of one virtual host ----------------------------------------------------------------------------------
 
 
 @final
 class DeadLetters:
     """Moves given-up messages to dead-letter queues, and back."""
 
-    def __init__(self, queues: "Queues", codecs: Codecs, line: Line, clock: Clock) -> None:
+    def __init__(self, queues: "Queues", codecs: Codecs, pipeline: CommitPipeline, clock: Clock) -> None:
         self._queues = queues
         self._codecs = codecs
-        self._line = line
+        self._pipeline = pipeline
         self._clock = clock
 
-    def move(self, turn: Turn, queue: Queue, message: Message, death: Death) -> None:
-        """Send a message to where this queue's dead letters go; it is dropped when that is nowhere."""
+    def move(self, batch: Batch, queue: Queue, message: Message, death: Death) -> None:
+        """Send a message to the dead letters of this queue; it is dropped where there are none."""
         definition = queue.definition
         try:
             properties = self._codecs.decode(message)
@@ -67,7 +163,7 @@ class DeadLetters:
         if definition.dead_letter_exchange is None:
             if properties is not None:
                 add_queue_history(properties, message, death)
-            targets = self.graves(turn, definition)
+            targets = self.graves(batch, definition)
         else:
             exchange = definition.dead_letter_exchange
             extra_keys = routes_of(properties)
@@ -78,9 +174,9 @@ class DeadLetters:
             targets = self._routed(exchange, key, extra_keys, properties)
         letter = self._reborn(message, properties, exchange, key, death.time_us)
         for target in targets:
-            # A damaged queue takes nothing; RabbitMQ drops what would go round for ever.
+            # A damaged queue takes nothing; RabbitMQ drops messages that would go round for ever.
             if target.refusal is None and not (properties is not None and is_cycle(properties, target.name)):
-                turn.move(target, stamped(target, letter, death.time_us))
+                accept_moved(target, batch, letter, death.time_us)
                 if properties is not None and is_dead_elsewhere(properties, target.name):
                     target.letters_end = -1
 
@@ -89,10 +185,10 @@ class DeadLetters:
         try:
             return self._queues.topology.of_exchange(exchange, key, headers, extra_keys)
         except NotFound:
-            return []  # as RabbitMQ does: the exchange may come later, the message does not wait for it
+            return []  # as in RabbitMQ: the message does not wait for the exchange
 
-    def graves(self, turn: Turn, definition: QueueDefinition) -> list[Queue]:
-        """The queues that take dead letters which no exchange routes; made if there is none."""
+    def graves(self, batch: Batch, definition: QueueDefinition) -> list[Queue]:
+        """Return the queues for dead letters that no exchange routes; one is made if there is none."""
         name = definition.dead_letter_queue
         topology = self._queues.topology
         if is_address(name):
@@ -102,23 +198,23 @@ class DeadLetters:
             name = topology.name_for(name)
         existing = topology.queues.get(name)
         if existing is None:
-            existing = self._queues.create(turn, QueueDefinition(name, durable=definition.is_stored))
+            existing = self._queues.create(batch, QueueDefinition(name, durable=definition.is_stored))
         return [existing]
 
     def _reborn(self, message: Message, properties: Properties | None, exchange: str, key: str, now_us: int) -> Message:
-        """The message as it goes on: with its history, without its own time to live."""
+        """Return the message with its history and without its own time to live."""
         old = message.source
         source = Source(key, exchange, old.client_id, old.protocol, old.encoding)
         raw = message.properties if properties is None else self._codecs.encode(old.encoding, properties)
         return Message(source, message.payload, now_us, raw, message.priority)
 
-    # -- which queues hold them ----------------------------------------------------------------------------------------
+    # -- where they are ----------------------------------------------------------------------------------------
 
     def grave_of(self, name: str, is_exact: bool = False) -> "Grave | None":
-        """Where the dead letters of the queue named are, or those in it if it holds some; None when there are none.
+        """Return the place of a queue's dead letters, or of the letters in it if it holds some; None for neither.
 
-        With `is_exact` only those in the queue named. Raises NotFound when there is no such queue, or when an exchange
-        sends the dead letters to several.
+        With `is_exact` only letters in the queue named count. Raises NotFound when there is no such queue, or when an
+        exchange sends the dead letters to several.
         """
         queues = self._queues.topology.queues
         if not is_exact and not dead_letter_origin(name):
@@ -136,7 +232,7 @@ class DeadLetters:
         return self._behind_exchange(queue)
 
     def _behind_exchange(self, queue: Queue) -> "Grave | None":
-        """The queue to which an exchange sends the dead letters of this one. Raises NotFound when there are several."""
+        """Return the queue to which an exchange sends this queue's dead letters. Raises NotFound for several."""
         exchange, key = queue.definition.dead_letter_exchange, queue.definition.dead_letter_key
         if exchange is None:
             return None
@@ -155,9 +251,9 @@ class DeadLetters:
         return Grave(holders[0], queue.name) if holders else None
 
     def holds_letters(self, queue: Queue) -> bool:
-        """Whether dead letters wait in a queue: by its name, or by `x-death` in its messages.
+        """Return whether dead letters wait in a queue: by its name, or by `x-death` in its messages.
 
-        A queue is known once a dead letter is moved into it. After a restart the oldest message tells.
+        A queue is marked when a dead letter is moved into it. After a restart the oldest message is examined.
         """
         if dead_letter_origin(queue.name):
             return True
@@ -175,7 +271,7 @@ class DeadLetters:
         return head < queue.letters_end
 
     def origin_in(self, queue: Queue) -> str:
-        """The queue in which the oldest dead letter of a queue died; "" when that is not known."""
+        """Return the queue in which the oldest dead letter of a queue died; "" if unknown."""
         origin = dead_letter_origin(queue.name)
         if origin or queue.is_gone:
             return origin
@@ -184,14 +280,14 @@ class DeadLetters:
         return ""
 
     def _died_in(self, message: Message) -> str:
-        """The queue in which a message died last; "" for one that never did."""
+        """Return the queue in which a message died last; "" if it never did."""
         try:
             return birth_of(self._codecs.decode(message), message)[0]
         except Refused:
             return ""
 
     def _is_letter(self, queue: Queue, origin: str, message: Message) -> bool:
-        """Whether a message in this queue is a dead letter of another: one that came back to where it died is none."""
+        """Return whether a message is a dead letter of another queue. A message that came back is none."""
         try:
             properties = self._codecs.decode(message)
         except Refused:
@@ -203,22 +299,43 @@ class DeadLetters:
     def _is_meant(self, grave: "Grave", message: Message) -> bool:
         return grave.is_whole or self._is_letter(grave.queue, grave.origin, message)
 
-    # -- what is done with them ----------------------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------------
 
     def list(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, Message, Properties]]:
-        """Dead letters of a queue, oldest first, without taking them. Raises NotFound, Corrupt."""
+        """Return dead letters of a queue with their offsets and properties, oldest first."""
         grave = self.grave_of(name)
         if grave is None:
             return []
-        found = self.browse(grave, offset, limit, looks=max(limit, LOOKS))[0]
+        found, _ = self.browse(grave, offset, limit, looks=max(limit, LOOKS))
         return [(at, message, self._codecs.decode(message)) for at, message in found]
+
+    def redrive(self, name: str, limit: int = 10_000, start: int = 0) -> int:
+        """Send dead letters of a queue back to it; returns how many."""
+        grave = self.grave_of(name)
+        return 0 if grave is None else self.send_back(grave, limit, start).messages
+
+    def transfer(self, name: str, target: str, limit: int = 10_000, start: int = 0) -> int:
+        """Send all messages of a queue to another; returns how many. Raises NotFound, Refused."""
+        return self.hand_on(Grave(self._queues.find(name), is_whole=True), target, limit, start).messages
+
+    def purge(self, name: str) -> int:
+        """Drop the dead letters of a queue; returns how many."""
+        grave = self.grave_of(name)
+        dropped, at = 0, 0
+        while grave is not None:
+            done = self.drop(grave, at)
+            dropped += done.messages
+            if done.next is None:
+                break
+            at = done.next
+        return dropped
 
     def browse(
         self, grave: "Grave", offset: int, limit: int, max_bytes: int = BROWSE_BYTES, looks: int = LOOKS
     ) -> Letters:
-        """Dead letters from an offset on, and where to go on: None at the end. Raises Corrupt.
+        """Return dead letters from an offset on, and the offset to go on from. Raises Corrupt.
 
-        There may be more when none is found: a call looks at a bounded number of messages.
+        A call looks at a bounded number of messages, so there may be more when none is found.
         """
         found: _Found = []
         while looks > 0 and len(found) < limit and max_bytes > 0:
@@ -232,15 +349,6 @@ class DeadLetters:
             found += meant
         return found, offset
 
-    def redrive(self, name: str, limit: int = 10_000, start: int = 0) -> int:
-        """Send dead letters of a queue back to where they died, in order and in one commit; returns how many went.
-
-        Those whose queue is gone stay. More than 64 MiB, 10,000 messages or the limit needs another call; `start` is
-        the first offset that is looked at. Raises NotFound, Refused for a stream, Corrupt.
-        """
-        grave = self.grave_of(name)
-        return 0 if grave is None else self.send_back(grave, limit, start).messages
-
     def send_back(
         self,
         grave: "Grave",
@@ -251,21 +359,18 @@ class DeadLetters:
         max_bytes: int = REDRIVE_BYTES,
         looks: int = LOOKS,
     ) -> "Moved":
-        """The same for offsets below `stop`, and only to queues with a name for which `may` is true."""
+        """Send dead letters back to the queues they died in, in order and in one commit.
+
+        Letters whose queue is gone, or for whose queue's name `may` is false, stay. `start` and `stop` bound the
+        offsets; the other limits ask for another call. Raises NotFound, Refused for a stream, Corrupt.
+        """
         queue = self._emptied(grave)
-        turn, now_us = self._line.open(), self._clock.now_us()
+        batch, now_us = self._pipeline.open(), self._clock.now_us()
 
         def send(at: int, letter: Message) -> bool:
-            return self._send_back(turn, queue, at, letter, now_us, may)
+            return self._send_back(batch, queue, at, letter, now_us, may)
 
-        return self._each(turn, grave, limit, start, send, stop, max_bytes, looks)
-
-    def transfer(self, name: str, target: str, limit: int = 10_000, start: int = 0) -> int:
-        """Send what waits in a queue to another queue, as it is, in order and in one commit; returns how many went.
-
-        The same bounds. Raises NotFound, Refused for a stream, Corrupt.
-        """
-        return self.hand_on(Grave(self._queues.usable(name, None), is_whole=True), target, limit, start).messages
+        return self._each(batch, grave, limit, start, send, stop, max_bytes, looks)
 
     def hand_on(
         self,
@@ -277,53 +382,43 @@ class DeadLetters:
         max_bytes: int = REDRIVE_BYTES,
         looks: int = LOOKS,
     ) -> "Moved":
-        """The same for dead letters, at offsets below `stop`."""
+        """Send messages to another queue unchanged, in order and in one commit, within the same limits.
+
+        Raises NotFound, Refused for a stream, Corrupt.
+        """
         queue, to = self._emptied(grave), self._queues.usable(target, None)
         if to is queue:
             raise Refused(f"messages cannot be moved from queue {queue.name!r} to itself: they are there already")
-        turn, now_us = self._line.open(), self._clock.now_us()
+        batch, now_us = self._pipeline.open(), self._clock.now_us()
 
         def send(offset: int, message: Message) -> bool:
-            if not _take_out(turn, queue, offset):
+            if not _take_out(batch, queue, offset):
                 return False
-            turn.move(to, stamped(to, message, now_us))
+            accept_moved(to, batch, message, now_us)
             return True
 
-        return self._each(turn, grave, limit, start, send, stop, max_bytes, looks)
-
-    def purge(self, name: str) -> int:
-        """Drop the dead letters of a queue; returns how many. Raises NotFound, Refused for a stream, Corrupt."""
-        grave = self.grave_of(name)
-        if grave is None:
-            return 0
-        dropped, at = 0, 0
-        while True:
-            done = self.drop(grave, at)
-            dropped += done.messages
-            if done.next is None:
-                return dropped
-            at = done.next
+        return self._each(batch, grave, limit, start, send, stop, max_bytes, looks)
 
     def drop(self, grave: "Grave", start: int = 0, stop: int = MAX_OFFSET, looks: int = LOOKS) -> "Moved":
-        """Drop dead letters: all in a queue that has nothing else, or the next of those among other messages."""
+        """Drop dead letters: all of them in a queue without other messages, else as many as one call looks at."""
         queue = self._emptied(grave)
-        turn = self._line.open()
-        turn.is_promised = turn.is_promised or queue.durable
+        batch = self._pipeline.open()
+        batch.is_promised = batch.is_promised or queue.durable
         if grave.is_whole:
-            return Moved(queue.disposal.purge(turn), None)
+            return Moved(queue.disposal.purge(batch), None)
 
         def drop(offset: int, message: Message) -> bool:
-            if not _take_out(turn, queue, offset):
+            if not _take_out(batch, queue, offset):
                 return False
             queue.settled(message)
             return True
 
-        return self._each(turn, grave, LOOKS, start, drop, stop, REDRIVE_BYTES, looks)
+        return self._each(batch, grave, LOOKS, start, drop, stop, REDRIVE_BYTES, looks)
 
     def _emptied(self, grave: "Grave") -> Queue:
-        """The queue out of which messages are about to go.
+        """Return the queue that messages are taken out of.
 
-        Raises NotFound, also when there is another of this name by now, Refused for a stream, Corrupt, ResourceLocked.
+        Raises NotFound, also for another queue of this name, Refused for a stream, Corrupt, ResourceLocked.
         """
         queue = self._queues.usable(grave.queue.name, None)
         if queue is not grave.queue:
@@ -336,7 +431,7 @@ class DeadLetters:
 
     def _each(
         self,
-        turn: Turn,
+        batch: Batch,
         grave: "Grave",
         limit: int,
         start: int,
@@ -345,10 +440,10 @@ class DeadLetters:
         max_bytes: int,
         looks: int,
     ) -> "Moved":
-        """Send messages of a queue off, up to all bounds."""
+        """Call `send` for the letters of a queue, up to all bounds."""
         queue = grave.queue
         if not queue.work_groups():
-            group_named(queue, turn, DEFAULT_GROUP, WORK)
+            queue.open_group(batch, DEFAULT_GROUP, WORK)
         done = Moved(0, None)
         while done.messages < limit and done.size_bytes < max_bytes and done.looks < looks:
             most = min(limit - done.messages, looks - done.looks, 256)
@@ -369,37 +464,37 @@ class DeadLetters:
         return done
 
     def _send_back(
-        self, turn: Turn, grave: Queue, offset: int, letter: Message, now_us: int, may: Callable[[str], bool] | None
+        self, batch: Batch, grave: Queue, offset: int, letter: Message, now_us: int, may: Callable[[str], bool] | None
     ) -> bool:
         properties = self._codecs.decode(letter)
         name, exchange, key = birth_of(properties, letter)
         origin = self._queues.topology.queues.get(name)
         if origin is None or origin is grave or origin.refusal is not None or (may is not None and not may(name)):
             return False
-        if not _take_out(turn, grave, offset):
+        if not _take_out(batch, grave, offset):
             return False
         forget_deaths(properties)
-        turn.move(origin, stamped(origin, self._reborn(letter, properties, exchange, key, now_us), now_us))
+        accept_moved(origin, batch, self._reborn(letter, properties, exchange, key, now_us), now_us)
         return True
 
 
 @final
 class Grave:
-    """Dead letters in a queue: all of its messages, or those among them that died elsewhere."""
+    """Dead letters in a queue: all of its messages, or the ones that died elsewhere."""
 
     __slots__ = ("is_whole", "origin", "queue")
 
     def __init__(self, queue: Queue, origin: str = "", is_whole: bool = False) -> None:
         self.queue = queue
         self.origin = origin
-        """Only what died in this queue is meant; "" for all."""
+        """The queue they died in; "" for any."""
         self.is_whole = is_whole or (not origin and bool(dead_letter_origin(queue.name)))
-        """Whether every message is meant."""
+        """True if every message counts."""
 
 
 @final
 class Moved:
-    """How many messages went, and from which offset on there may be more; None when there are none."""
+    """The result of one call: how many messages went, and the offset to go on from, None at the end."""
 
     __slots__ = ("looks", "messages", "next", "size_bytes")
 
@@ -407,23 +502,23 @@ class Moved:
         self.messages = messages
         self.next = next
         self.size_bytes = 0
-        """How many bytes of payload they had."""
+        """Payload bytes of these messages."""
         self.looks = 0
-        """How many messages were looked at."""
+        """Number of messages looked at."""
 
 
 def _oldest(queue: Queue, head: int, most: int) -> list[Message]:
-    """The oldest messages of a queue; none where they cannot be read now."""
+    """Return the oldest messages of a queue; none if they cannot be read now."""
     try:
         return [message for _, message in queue.browse(head, most)]
     except (Corrupt, Unavailable):
         return []
 
 
-def _take_out(turn: Turn, queue: Queue, offset: int) -> bool:
-    """Have no group deliver a message any more; False when a consumer has it right now."""
+def _take_out(batch: Batch, queue: Queue, offset: int) -> bool:
+    """Drop a message from all groups; returns False when a consumer has it right now."""
     groups = queue.work_groups()
     before = [group.ready for group in groups]
     for group in groups:
-        group.drop(turn, offset)
+        group.drop(batch, offset)
     return before != [group.ready for group in groups]

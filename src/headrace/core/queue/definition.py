@@ -1,19 +1,17 @@
-"""What a queue is declared to be: type, limits, retries, dead letters, retention, start of reading. Values only."""
+"""The definition of a queue: type, limits, retries, dead letters, retention, start of reading. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, final
 
-from headrace.config.kinds import parse_duration_ms
+from headrace.config.kinds import Choice, Duration, Flag, Kind, Number, Text, Unfit, shown
 from headrace.config.replication import meant
+from headrace.config.table import Fault, Key, Table
 from headrace.core.properties import frozen, table_from_json, table_to_json
 from headrace.core.routing.address import QUEUE_PREFIX
 from headrace.errors import BadExpression, PreconditionFailed, Refused
 from headrace.selector import parse
-
-if TYPE_CHECKING:
-    from headrace.core.queue.queue import Queue
 
 RESUME: Final = "resume"
 FIRST: Final = "first"
@@ -26,9 +24,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_position(value: object) -> tuple[str, int]:
-    """What `x-stream-offset` asks for: (resume|first|next, 0), ("offset", n) or ("timestamp", microseconds).
+    """Return the position that `x-stream-offset` names: (resume|first|next, 0), (offset, n) or (timestamp, time_us).
 
-    Raises Refused when it is none of the forms.
+    Raises Refused for any other form.
     """
     if value is None or value == "":
         return RESUME, 0
@@ -58,21 +56,11 @@ def parse_position(value: object) -> tuple[str, int]:
 
 
 def position_text(value: object) -> str:
-    """The same as a text that can be kept; "" where nothing is asked for. Raises Refused."""
+    """Return a position as a string to be stored; "" for none. Raises Refused."""
     kind, number = parse_position(value)
     if kind == TIMESTAMP:
         return f"{TIMESTAMP}={number // 1000}" if isinstance(value, datetime) else str(value)
     return {RESUME: "", FIRST: "earliest", NEXT: "latest"}.get(kind, str(number))
-
-
-def offset_at(queue: "Queue", place: tuple[str, int]) -> int:
-    """The offset of a stream that a place stands for, as `parse_position` gives it."""
-    kind, value = place
-    if kind == FIRST:
-        return queue.first_offset
-    if kind == NEXT:
-        return queue.log.next_offset
-    return queue.log.find(value) if kind == TIMESTAMP else value
 
 
 def _offset(offset: int, value: object) -> tuple[str, int]:
@@ -85,6 +73,25 @@ def _bad_position(value: object) -> Refused:
     return Refused(
         f"stream offset {value!r} is none of: first, last, next, a number, offset=<number>, timestamp=<unix time>"
     )
+
+
+@final
+class Position(Kind):
+    """A position in a stream; `read` returns it as `position_text` does."""
+
+    noun = "earliest, latest, an offset or timestamp=TIME"
+
+    def read(self, value: object) -> object:
+        try:
+            return position_text(value)
+        except Refused as error:
+            raise Unfit(f"must be {self.noun}") from error
+
+    def schema(self) -> dict[str, object]:
+        return {"type": ["string", "integer"]}
+
+    def show(self, value: object) -> str:
+        return str(value) or '""'
 
 
 CLASSIC: Final = "classic"
@@ -128,12 +135,12 @@ COMPARED: Final = (
     "x-source",
     "x-source-from",
 )
-"""The arguments that make a queue what it is: only in these may a second declaration not differ from the first."""
+"""The arguments that a second declaration must repeat."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """How often a message is tried again, and how long it waits before each time."""
+    """How often a failed message is retried, and after which delays."""
 
     max_retries: int = 10
     initial_backoff_ms: int = 5_000
@@ -143,13 +150,13 @@ class Retry:
 
 @dataclass(frozen=True)
 class Retention:
-    """What a stream may drop, and how much a work queue keeps of what its groups are done with. 0 means no bound."""
+    """How many messages a stream keeps, and how many settled ones a work queue. 0 = no bound."""
 
     max_age_ms: int = 0
     max_bytes: int = 0
     max_messages: int = 0
     keep_until_archived: bool = False
-    """Whether everything stays that the group ARCHIVE has not reported as archived, whatever the bounds say."""
+    """True if messages that the group ARCHIVE has not reported as archived stay, whatever the bounds."""
 
     @property
     def has_bounds(self) -> bool:
@@ -158,7 +165,7 @@ class Retention:
 
 @dataclass(frozen=True)
 class QueueDefinition:
-    """One queue as declared. None or 0 means that there is no such limit, unless said otherwise."""
+    """One queue as declared. None or 0 = no limit, unless said otherwise."""
 
     name: str
     kind: str = CLASSIC
@@ -166,43 +173,43 @@ class QueueDefinition:
     exclusive: bool = False
     auto_delete: bool = False
     expires_ms: int = 0
-    """Unused for this long, the queue is deleted."""
+    """The queue is deleted after this long without use."""
     topics: tuple[str, ...] = ()
     capture: bool = False
-    """Whether plain topics, not only `$queue/` ones, feed the queue through `topics`."""
+    """True if plain topics, not only `$queue/` ones, feed the queue through `topics`."""
     reserved: bool = False
     filter: str = ""
     """A filter expression that messages must satisfy to enter the queue."""
     source: str = ""
-    """A stream from which the queue gets what satisfies its filter, besides what is published to it."""
+    """A stream that fills the queue with messages that satisfy its filter, besides publishes to it."""
     source_from: str = ""
-    """Where it begins there: see parse_position; at the beginning if nothing is said."""
+    """Position to start at in the source, see parse_position; "" for the beginning."""
     max_length: int | None = None
     max_length_bytes: int | None = None
     overflow: str = DROP_HEAD
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     message_ttl_ms: int | None = None
-    """0 means that a message that cannot be delivered at once is gone."""
+    """With 0 a message that cannot be delivered at once is dropped."""
     max_priority: int = 0
     single_active: bool = False
     lease_ms: int = DEFAULT_LEASE_MS
     delivery_limit: int | None = None
     retry: Retry | None = None
-    """None: what is handed back is ready again at once."""
+    """None: a failed message is ready again at once."""
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     dead_letter_queue: str = ""
-    """Where dead letters go when there is no exchange for them; "" when they are dropped."""
+    """The queue of dead letters when there is no exchange for them; "" drops them."""
     retention: Retention = field(default_factory=Retention)
     primary_group: str = ""
     history_ms: int = 0
-    """How long it is kept who claimed a message, when, and how it ended; 0 for not at all."""
+    """How long records of claims and ends of messages are kept; 0 for no records."""
     ack_durability: str = FSYNC
-    """Whether a publisher is told before (`buffered`) or after (`fsync`) its message would survive a power loss."""
+    """Whether a publish is confirmed when it is written (`buffered`) or durable (`fsync`)."""
     description: str = ""
-    """What it is for, in its owner's words."""
+    """The purpose of the queue, in its owner's words."""
     replication: dict[str, object] = field(default_factory=dict)
-    """As it was configured; what counts of it is told by `is_synced` and `ack_timeout_ms`."""
+    """The replication settings as configured; `is_synced` and `ack_timeout_ms` follow from them."""
     arguments: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -211,23 +218,23 @@ class QueueDefinition:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the queue and its messages survive a restart."""
+        """True if the queue and its messages survive a restart."""
         return self.durable and not self.exclusive and self.kind != EPHEMERAL
 
     @property
     def is_synced(self) -> bool:
-        """Whether publishers hear of a message only when it is stored for good, not when it is on its way."""
+        """True if publishers are confirmed only when a message is durable."""
         return self.ack_durability != BUFFERED and self._replication_mode != ASYNC
 
     @property
     def ack_timeout_ms(self) -> int:
-        """After so long publishers are told that a message was not stored; 0 for when storage gives up."""
+        """Time after which publishers hear that a message is not stored; 0 for when storage gives up."""
         timeout_ms = self.replication.get("ack_timeout_ms")
         return timeout_ms if self._replication_mode == SYNC and isinstance(timeout_ms, int) else 0
 
     @property
     def replication_group(self) -> str:
-        """The replication group that it was said to be in; "" where none was named."""
+        """The replication group that was named for it; "" for none."""
         group = str(self.replication.get("group", "")) if self.replication.get("enabled") else ""
         return meant(group) if group else ""
 
@@ -237,12 +244,12 @@ class QueueDefinition:
 
     @property
     def has_consumer_timeout(self) -> bool:
-        """Whether the lease is RabbitMQ's consumer timeout, which ends the channel of a consumer that is too slow."""
+        """True if the lease is RabbitMQ's consumer timeout, which closes the channel of a slow consumer."""
         return "x-consumer-timeout" in self.arguments or self.lease_ms == DEFAULT_CONSUMER_TIMEOUT_MS
 
     @property
     def warnings(self) -> list[str]:
-        """What can be so and is probably not what was meant."""
+        """Warnings about settings that are probably a mistake."""
         idle = [repr(pattern) for pattern in self.topics if not (self.capture or pattern.startswith(QUEUE_PREFIX))]
         if not idle:
             return []
@@ -253,16 +260,16 @@ class QueueDefinition:
 
     @property
     def has_dead_letters(self) -> bool:
-        """Whether messages that are given up go anywhere."""
+        """True if messages that are given up are kept."""
         return self.dead_letter_exchange is not None or bool(self.dead_letter_queue)
 
     @property
     def lifetime_ms(self) -> int:
-        """Unused for this long, the queue goes away; 0 for never."""
+        """Time without use after which the queue is deleted; 0 for never."""
         return self.expires_ms or (EPHEMERAL_EXPIRES_MS if self.kind == EPHEMERAL else 0)
 
     def check_equivalent(self, declared: "QueueDefinition") -> None:
-        """Accept a declaration that says what this queue is. Raises PreconditionFailed when it differs."""
+        """Compare another declaration with this one. Raises PreconditionFailed when it differs."""
         pairs: list[tuple[str, object, object]] = [
             ("durable", declared.durable, self.durable),
             ("exclusive", declared.exclusive, self.exclusive),
@@ -278,7 +285,7 @@ class QueueDefinition:
                 )
 
     def to_json(self) -> dict[str, object]:
-        """The definition as JSON can hold it."""
+        """Return the definition as JSON values."""
         values = _members(self)
         values["topics"] = list(self.topics)
         values["retry"] = None if self.retry is None else _members(self.retry)
@@ -289,7 +296,7 @@ class QueueDefinition:
 
     @staticmethod
     def from_json(values: Mapping[str, object]) -> "QueueDefinition":
-        """The definition that `to_json` wrote; members that are not known are ignored."""
+        """Return the definition that `to_json` wrote; unknown members are ignored."""
         known = {name: value for name, value in values.items() if name in QueueDefinition.__dataclass_fields__}
         topics, retry, retention = known.get("topics"), known.get("retry"), known.get("retention")
         known["topics"] = tuple(topics) if isinstance(topics, list) else ()
@@ -314,6 +321,30 @@ def _shown(value: object) -> str:
     return f"'{str(value).lower()}'" if isinstance(value, bool) else f"the value {value!r}"
 
 
+_TEXT: Final = Text("expected a string")
+_ARGUMENTS: Final = {
+    "kind": Key("x-queue-type", Choice(*KINDS), CLASSIC, ""),
+    "expires_ms": Key("x-expires", Number(1), 0, ""),
+    "max_length": Key("x-max-length", Number(), None, ""),
+    "max_length_bytes": Key("x-max-length-bytes", Number(), None, ""),
+    "overflow": Key("x-overflow", Choice(*OVERFLOWS), DROP_HEAD, ""),
+    "message_ttl_ms": Key("x-message-ttl", Number(), None, ""),
+    "max_priority": Key("x-max-priority", Number(0, 255), 0, ""),
+    "single_active": Key("x-single-active-consumer", Flag(), False, ""),
+    "lease_ms": Key("x-consumer-timeout", Number(1), DEFAULT_CONSUMER_TIMEOUT_MS, ""),
+    "delivery_limit": Key("x-delivery-limit", Number(-1), None, ""),
+    "dead_letter_exchange": Key("x-dead-letter-exchange", _TEXT, None, ""),
+    "dead_letter_key": Key("x-dead-letter-routing-key", _TEXT, None, ""),
+    "filter": Key("x-filter", _TEXT, "", ""),
+    "source": Key("x-source", _TEXT, "", ""),
+    "source_from": Key("x-source-from", Position(), "", ""),
+}
+"""The argument that each field is read from."""
+_ARGUMENT_TABLE: Final = Table(*_ARGUMENTS.values())
+_STREAM_TABLE: Final = Table(Key("x-max-age", Duration(), 0, ""))
+"""Arguments that only streams have; other queues ignore them."""
+
+
 def declared(
     name: str,
     durable: bool = False,
@@ -321,46 +352,50 @@ def declared(
     auto_delete: bool = False,
     arguments: Mapping[str, object] | None = None,
 ) -> QueueDefinition:
-    """A queue declared with `x-` arguments, as RabbitMQ's users know them. Raises PreconditionFailed."""
+    """Return the definition of a queue declared with RabbitMQ's `x-` arguments. Raises PreconditionFailed."""
     given = dict(arguments or {})
-    reader = _Arguments(name, given)
-    kind = reader.choice("x-queue-type", KINDS, CLASSIC)
+    read = _read_arguments(_ARGUMENT_TABLE, name, given)
+    fields: dict[str, Any] = {each: read[key.name] for each, key in _ARGUMENTS.items()}
+    kind: str = fields["kind"]
+    fields["delivery_limit"] = _limit(fields["delivery_limit"], kind)
     definition = QueueDefinition(
         name,
-        kind,
-        durable and kind != EPHEMERAL,
-        exclusive,
-        auto_delete,
-        expires_ms=reader.number("x-expires", least=1) or 0,
+        durable=durable and kind != EPHEMERAL,
+        exclusive=exclusive,
+        auto_delete=auto_delete,
         max_message_bytes=128 << 20,
-        max_length=reader.number("x-max-length"),
-        max_length_bytes=reader.number("x-max-length-bytes"),
-        overflow=reader.choice("x-overflow", OVERFLOWS, DROP_HEAD),
-        message_ttl_ms=reader.number("x-message-ttl"),
-        max_priority=reader.number("x-max-priority", most=255) or 0,
-        single_active=reader.flag("x-single-active-consumer"),
-        lease_ms=reader.number("x-consumer-timeout", least=1) or DEFAULT_CONSUMER_TIMEOUT_MS,
-        delivery_limit=_limit(reader.number("x-delivery-limit", least=-1), kind),
-        dead_letter_exchange=reader.text("x-dead-letter-exchange"),
-        dead_letter_key=reader.text("x-dead-letter-routing-key"),
-        filter=reader.expression("x-filter"),
-        source=reader.text("x-source") or "",
-        source_from=reader.position("x-source-from"),
         arguments=given,
+        **fields,
     )
+    if definition.filter:
+        try:
+            parse(definition.filter)
+        except BadExpression as error:
+            raise _invalid("x-filter", name, str(error)) from error
     if definition.source_from and not definition.source:
-        raise PreconditionFailed(f"invalid arg 'x-source-from' for queue '{name}': 'x-source' is missing")
+        raise _invalid("x-source-from", name, "'x-source' is missing")
     if definition.dead_letter_key is not None and definition.dead_letter_exchange is None:
-        raise PreconditionFailed(
-            f"invalid arg 'x-dead-letter-routing-key' for queue '{name}': 'x-dead-letter-exchange' is missing"
-        )
+        raise _invalid("x-dead-letter-routing-key", name, "'x-dead-letter-exchange' is missing")
     if kind == QUORUM:
         _refuse(definition, "quorum", durable=True, exclusive=False, auto_delete=False, max_priority=0)
     return _stream(definition) if kind == STREAM else definition
 
 
+def _read_arguments(table: Table, queue: str, given: dict[str, object]) -> dict[str, Any]:
+    """Read the arguments of a table and ignore all others. Raises PreconditionFailed."""
+    try:
+        return table.read({name: given[name] for name in table.keys if name in given})
+    except Fault as fault:
+        name = str(fault.path[-1])
+        raise _invalid(name, queue, f"{fault.expected}, not {shown(given[name])}") from fault
+
+
+def _invalid(argument: str, queue: str, why: str) -> PreconditionFailed:
+    return PreconditionFailed(f"invalid arg '{argument}' for queue '{queue}': {why}")
+
+
 def _limit(limit: int | None, kind: str) -> int | None:
-    """How often a message may be delivered again; -1 says that there is no limit."""
+    """Return how often a message may be delivered again. -1 = unlimited."""
     if limit is None:
         return QUORUM_DELIVERY_LIMIT if kind == QUORUM else None
     return None if limit < 0 else limit
@@ -369,11 +404,7 @@ def _limit(limit: int | None, kind: str) -> int | None:
 def _stream(definition: QueueDefinition) -> QueueDefinition:
     _refuse(definition, "stream", durable=True, exclusive=False, auto_delete=False, max_priority=0)
     _refuse(definition, "stream", dead_letter_exchange=None, message_ttl_ms=None, delivery_limit=None, expires_ms=0)
-    age = definition.arguments.get("x-max-age")
-    try:
-        max_age_ms = parse_duration_ms(age, "x-max-age") if age is not None else 0
-    except Refused as error:
-        raise PreconditionFailed(f"invalid arg 'x-max-age' for queue '{definition.name}': {error}") from error
+    max_age_ms: int = _read_arguments(_STREAM_TABLE, definition.name, definition.arguments)["x-max-age"]
     retention = Retention(max_age_ms, definition.max_length_bytes or 0, definition.max_length or 0)
     return replace(definition, retention=retention, max_length=None, max_length_bytes=None)
 
@@ -382,60 +413,3 @@ def _refuse(definition: QueueDefinition, kind: str, **required: object) -> None:
     for name, value in required.items():
         if getattr(definition, name) != value:
             raise PreconditionFailed(f"invalid property '{name}' for {kind} queue '{definition.name}'")
-
-
-class _Arguments:
-    """Reads `x-` arguments and says what is wrong with them."""
-
-    def __init__(self, queue: str, values: Mapping[str, object]) -> None:
-        self._queue = queue
-        self._values = values
-
-    def number(self, name: str, least: int = 0, most: int = (1 << 53)) -> int | None:
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._invalid(name, f"expected a whole number, received {value!r}")
-        if not least <= value <= most:
-            raise self._invalid(name, f"{value} is not between {least} and {most}")
-        return value
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name)
-        if value is None or isinstance(value, str):
-            return value
-        raise self._invalid(name, f"expected a string, received {value!r}")
-
-    def expression(self, name: str) -> str:
-        text = self.text(name) or ""
-        try:
-            if text:
-                parse(text)
-        except BadExpression as error:
-            raise self._invalid(name, str(error)) from error
-        return text
-
-    def position(self, name: str) -> str:
-        value = self._values.get(name)
-        try:
-            return position_text(value)
-        except Refused as error:
-            raise self._invalid(name, str(error)) from error
-
-    def flag(self, name: str) -> bool:
-        value = self._values.get(name, False)
-        if isinstance(value, bool):
-            return value
-        raise self._invalid(name, f"expected true or false, received {value!r}")
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value not in choices:
-            raise self._invalid(name, f"{value!r} is none of {', '.join(choices)}")
-        return value
-
-    def _invalid(self, name: str, why: str) -> PreconditionFailed:
-        return PreconditionFailed(f"invalid arg '{name}' for queue '{self._queue}': {why}")

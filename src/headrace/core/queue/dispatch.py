@@ -1,11 +1,4 @@
-"""Who gets the next message: consumers, browsers, their credit, and fair turns among them. No offsets move here.
-
-With a message in each of ten thousand queues, what a message looks at has left the processor's caches since the last
-one for that queue, and is waited for line by line. A loop that only looks hardly waits: while one line is on its way
-it is at the next queue already: 4 to 7 % of what a message costs there, in commits of a thousand and more. Interpreted,
-looking takes longer than that saves. The sums mean nothing; they are there because the compiler leaves out what is not
-used.
-"""
+"""Consumers, their credit, and fair turns among them: who gets the next message. No offsets move here."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -15,84 +8,14 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.errors import AccessRefused, Refused
 from headrace.model import Message
 from headrace.selector import Selector
-from headrace.version import IS_COMPILED
 
 if TYPE_CHECKING:
     from headrace.core.queue.group import Group
-    from headrace.core.queue.queue import Queue
-
-BROWSE_BYTES: Final = 16 << 20
-_READ_AT_ONCE: Final = 256
-_READ_BYTES: Final = 1 << 20
-_LOOKS: Final = 4096
-"""How many messages are looked at in one turn; whoever has the loop next should not wait for a whole backlog."""
-
-Found = tuple[int, Message]
-Show = Callable[[list[Found]], None]
-
-
-@final
-class Browser:
-    """Is shown every message that is not settled, once and in log order, then those that come; as far as it is allowed.
-
-    What has expired or is not due yet is passed over.
-    """
-
-    __slots__ = ("_at", "allowance", "ended", "queue", "selector", "show")
-
-    def __init__(self, queue: "Queue", show: Show, selector: Selector | None, ended: Callable[[], None]) -> None:
-        self.queue = queue
-        self.show = show
-        self.selector = selector
-        self.ended = ended
-        """Called when the queue goes away."""
-        self.allowance = 0
-        """How many more messages it may be shown."""
-        self._at = 0
-
-    def pump(self, now_us: int) -> None:
-        """Show what there is room for."""
-        queue = self.queue
-        looks = _LOOKS
-        while self.allowance > 0 and self._at < queue.log.next_offset:
-            if looks <= 0:
-                queue.pump_soon()
-                return
-            found = queue.browse(self._at, min(self.allowance, _READ_AT_ONCE), _READ_BYTES)
-            looks -= _READ_AT_ONCE
-            self._at = found[-1][0] + 1 if found else queue.log.next_offset
-            shown = [(offset, message) for offset, message in found if self._is_wanted(message, now_us)]
-            if shown:
-                self.allowance -= len(shown)
-                self.show(shown)
-
-    def _is_wanted(self, message: Message, now_us: int) -> bool:
-        if message.not_before_us > now_us or self.queue.is_expired(message, now_us):
-            return False
-        return self.selector is None or self.queue.fits(self.selector, message)
-
-
-def unsettled_from(queue: "Queue", offset: int, limit: int, max_bytes: int) -> list[Found]:
-    """See Queue.browse."""
-    states = [group.state for group in queue.work_groups()]
-    at = max(offset, queue.first_offset)
-    found: list[Found] = []
-    while len(found) < limit and max_bytes > 0:
-        if states:  # step over what all are done with
-            at = min([state.settled.next_absent(max(at, state.committed)) for state in states])
-        messages = queue.log.read(at, min(limit - len(found), _READ_AT_ONCE), max_bytes)
-        if not messages:
-            break
-        for message in messages:
-            if not states or any([at >= s.committed and at not in s.settled for s in states]):
-                found.append((at, message))
-                max_bytes -= len(message.payload) + len(message.properties)
-            at += 1
-    return found
-
 
 UNLIMITED: Final = 1 << 60
-_NONE: Final = -1
+
+Found = tuple[int, Message]
+"""A message with its offset."""
 
 
 @final
@@ -102,23 +25,23 @@ class Credit:
     __slots__ = ("limit", "sharers", "used")
 
     def __init__(self, limit: int = 0) -> None:
-        """0 means as many as there are."""
+        """0 = unlimited."""
         self.limit = limit or UNLIMITED
         self.used = 0
         self.sharers: dict[Consumer, None] = {}
-        """The consumers that share it: what one settles may be what another waits for."""
+        """The consumers that share it: one may wait for room that another frees."""
 
     @property
     def left(self) -> int:
         return self.limit - self.used
 
     def change(self, limit: int) -> None:
-        """Set another limit; what is held beyond a lower one stays held. 0 means as many as there are."""
+        """Set another limit. Lowering it revokes nothing. 0 = unlimited."""
         self.limit = limit or UNLIMITED
         self._wake()
 
     def give_back(self, count: int) -> None:
-        """So many messages less are held."""
+        """Free the room of `count` messages."""
         was_full = self.used >= self.limit
         self.used -= count
         if was_full and self.used < self.limit:
@@ -156,38 +79,34 @@ class Delivery:
         self.offset = offset
         self.message = message
         self.attempts = attempts
-        """Which delivery of this message it is, in this group; what was released untried does not count."""
+        """Number of this delivery of the message in its group. Deliveries that were released untried do not count."""
         self.redelivered = redelivered
         self.due_us = 0
-        """Until when it must be settled; 0 for no end."""
+        """End of its lease; 0 for none."""
         self.is_held = False
-        """Whether its consumer has it and did not settle it; leases.py sees to that."""
+        """True while its consumer has a lease on it: see leases.py."""
         self.is_claimed = False
-        """Whether storage knows that, or will with what is staged."""
+        """True if storage has the claim, or an open batch does."""
         self.notes: dict[str, object] | None = None
-        """What consumers noted on the message when they gave it back; whoever gets it next sees it. In memory only."""
+        """Notes that consumers left on the message when they gave it back, for the next one. In memory only."""
 
 
 Deliver = Callable[[list[Delivery]], None]
 
 
 class Recipient(ABC):
-    """Whom a consumer's deliveries go on to."""
+    """The receiving end of a consumer."""
 
     __slots__ = ()
 
     @abstractmethod
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take what the consumer gets. Never called from within a call that the consumer made."""
-
-    def glance(self) -> int:
-        """Look at what delivering looks at: see dispatch.py."""
-        return 0
+        """Take deliveries. The broker never calls this within a call that the consumer made."""
 
 
 @final
 class _Call(Recipient):
-    """One who is a function."""
+    """A function as a recipient."""
 
     __slots__ = ("_deliver",)
 
@@ -206,8 +125,7 @@ class Consumer:
     """
 
     __slots__ = (
-        "_many",
-        "_one",
+        "_held",
         "allowance",
         "auto_ack",
         "cancelled",
@@ -241,127 +159,89 @@ class Consumer:
     ) -> None:
         self.recipient = recipient if isinstance(recipient, Recipient) else _Call(recipient)
         self.limit = credit or UNLIMITED
-        """How many messages it may hold at a time."""
+        """Most messages that it may hold."""
         self.holding = 0
-        """How many it holds unsettled."""
-        self._one = _NONE
-        """The offset of what it holds, if it is one: a set is four times as much for the processor's caches."""
-        self._many: set[int] | None = None
-        """The offsets, if it is more."""
+        """Number of unsettled messages that it holds."""
+        self._held: set[int] = set()
+        """Their offsets."""
         self.allowance = UNLIMITED
-        """How many more messages it may get at all; unlike credit, settling does not give it back."""
+        """Number of messages that it may still get. Unlike credit, settling does not give it back."""
         self.shared = shared
-        """The credit of the channel it is on, when that has a limit of its own."""
+        """The credit of its channel, if that has a limit of its own."""
         self.lease_us = 0
+        """Length of its leases; 0 for the queue's."""
         self.auto_ack = auto_ack
         self.in_turn = False
+        """True while it is in a ring of RoundRobin."""
         self.is_silent = False
-        """Whether a lease of it ran out, and it settled nothing since."""
+        """True if a lease of it ran out and it settled nothing since."""
         self.took_us = 0
         """When it last took a message that another member had failed."""
         self.exposes_offsets = True
-        """Whether offsets leave the broker with what it gets; they must then stand for the same messages for good.
-        Set before it joins."""
+        """True if offsets leave the broker with its messages. Such offsets must be synced. Set before it joins."""
         self.turns: RoundRobin | None = None
-        """Where it gets its turn; None when it gets nothing new."""
+        """The members it takes turns with; None when it gets nothing new."""
         self.group: Group | None = None
-        """Where what it holds comes from; also after it left, until it holds nothing more."""
+        """The group of the messages it holds. It stays after the consumer left, until it holds nothing more."""
         self.name = name
         self.priority = priority
         self.owner = owner
-        """Whose it is, for exclusive queues."""
+        """The connection it belongs to, for exclusive queues."""
         self.cancelled: Callable[[], None] | None = None
         """Called when the queue goes away under the consumer."""
         self.overdue: Callable[[], None] | None = None
-        """Called when something was taken from the consumer because it was not settled in time."""
+        """Called when a lease of the consumer ran out."""
         self.selector: Selector | None = None
-        """Which messages it wants; the others are for others. Set before it joins."""
+        """The messages it wants; None for all. Set before it joins."""
 
     @property
     def room(self) -> int:
-        """How many more messages it can take now."""
+        """Number of messages that it can take now."""
         left = min(self.limit - self.holding, self.allowance)
         return left if self.shared is None else min(left, self.shared.left)
 
     def change_limit(self, limit: int) -> None:
-        """Set another limit; what is held beyond a lower one stays held. 0 means as many as there are."""
+        """Set another credit. Lowering it revokes nothing. 0 = unlimited."""
         self.limit = limit or UNLIMITED
 
     def silence(self) -> None:
-        """It is about to leave: it gets nothing more, and is told of nothing."""
+        """Give it nothing more and call it no more: it is about to leave."""
         self.allowance = 0
         self.cancelled = self.overdue = None
 
     def holds(self, offset: int) -> bool:
-        """Whether it has this message and did not settle it."""
-        return offset == self._one or (self._many is not None and offset in self._many)
+        """Return whether it holds this message unsettled."""
+        return offset in self._held
 
     def held(self) -> list[int]:
-        """The offsets it holds unsettled, in order."""
-        if self._one != _NONE:
-            return [self._one]
-        return sorted(self._many) if self._many is not None else []
+        """Return the offsets it holds unsettled, in order."""
+        return sorted(self._held)
 
     def take(self, offsets: list[int]) -> None:
-        """These are on their way to it: they use up its room."""
-        if self.auto_ack:
-            self.allowance -= len(offsets)
-            return
-        if len(offsets) == 1:
-            self.take_run(offsets[0], offsets[0] + 1)
-            return
-        self._all().update(offsets)
-        self._use(len(offsets))
-
-    def take_run(self, start: int, stop: int) -> None:
-        """The same for neighbours, of one who settles what it gets."""
-        if stop - start == 1 and not self.holding:
-            self._one = start
-        else:
-            self._all().update(range(start, stop))
-        self._use(stop - start)
-
-    def _use(self, count: int) -> None:
+        """Use up room for messages that are on their way to it. It holds them unless it acknowledges by itself."""
+        count = len(offsets)
         self.allowance -= count
+        if self.auto_ack:
+            return
+        self._held.update(offsets)
         self.holding += count
         if self.shared is not None:
             self.shared.used += count
 
-    def _all(self) -> set[int]:
-        """The offsets it holds, also if it is one."""
-        many = self._many
-        if many is None:
-            many = self._many = set()
-        if self._one != _NONE:
-            many.add(self._one)
-            self._one = _NONE
-        return many
-
     def release(self, offset: int) -> None:
-        many = self._many
-        if offset == self._one:
-            self._one = _NONE
-            self._give_back(1)
-        elif many is not None:
-            count = len(many)
-            many.discard(offset)
-            if len(many) != count:
-                self._give_back(1)
-
-    def release_all(self, offsets: list[int]) -> None:
-        """The same for many, all of which it holds."""
-        self._all().difference_update(offsets)
-        self._give_back(len(offsets))
-
-    def _give_back(self, count: int) -> None:
-        self.holding -= count
+        """Free the room of a message, if it holds that."""
+        held = self._held
+        held.discard(offset)
+        if len(held) == self.holding:
+            return
+        self.holding -= 1
         if self.shared is not None:
-            self.shared.give_back(count)
+            self.shared.give_back(1)
         if not self.in_turn:
             self.wake()
 
     def wake(self) -> None:
-        """It may have room again: let it have its turn."""
+        """Give it its turn again: it may have room."""
         if self.turns is not None:
             self.turns.wake(self)
 
@@ -374,18 +254,18 @@ class RoundRobin:
     active one holds nothing; until then neither gets more.
 
     A silent member comes last whatever its priority, and gets one message at a time as long as another member is not
-    silent: what it holds is lost time. Where only one at a time is active, the next one takes a silent one's place.
+    silent, for its messages are delayed. Where only one at a time is active, the next one replaces a silent one.
     """
 
     __slots__ = (
         "_changed",
-        "_consumers",
         "_doubted",
         "_priorities",
         "_rings",
         "_silent",
         "_single",
         "exclusive",
+        "members",
         "only",
         "selective",
         "tellers",
@@ -394,36 +274,49 @@ class RoundRobin:
     def __init__(self, single: bool, changed: Callable[[], None]) -> None:
         """`changed` is called when a consumer came or went."""
         self._changed = changed
-        self._consumers: list[Consumer] = []
-        """By priority, then as they came; behind the active one, where there is one."""
+        self.members: list[Consumer] = []
+        """By priority, then by age; behind the active one, where there is one. Others only read it."""
         self._rings: dict[int, deque[Consumer]] = {}
-        """By priority those that had room when last looked at; the next to get something first."""
+        """Members that may have room, by priority; the next to get a message first."""
         self._priorities: list[int] = []
         self._silent: deque[Consumer] = deque()
-        """The silent ones, in the same way."""
+        """Silent members that may have room, in the same way."""
         self._doubted = 0
-        """How many members are silent."""
+        """Number of silent members."""
         self._single = single
         self.only: Consumer | None = None
-        """The one consumer, where there is no other and it wants all messages."""
+        """The only consumer, if there is one and it has no selector."""
         self.exclusive = False
         self.tellers = 0
-        """How many of them tell offsets."""
+        """Number of members that expose offsets."""
         self.selective: list[Consumer] = []
-        """Those that want only some messages: they have no turns, see backlog.py."""
+        """Members with a selector: they have no turns, see Selection."""
 
     def __len__(self) -> int:
-        return len(self._consumers)
+        return len(self.members)
 
     def __iter__(self) -> Iterator[Consumer]:
-        return iter(list(self._consumers))
+        return iter(list(self.members))
+
+    @property
+    def is_single(self) -> bool:
+        """True if only one member at a time gets messages."""
+        return self._single
+
+    @property
+    def active(self) -> Consumer | None:
+        """The member that gets everything, where only one at a time does."""
+        return self.members[0] if self._single and self.members else None
+
+    # -- coming and going --------------------------------------------------------------------------------------------
 
     def join(self, consumer: Consumer, exclusive: bool = False) -> None:
-        """Raises AccessRefused when another consumer has the queue for itself, or this one wants that and cannot.
+        """Add a member.
 
-        Raises Refused for a selector where only one consumer at a time is active.
+        Raises AccessRefused when another consumer has the queue for itself, or this one wants that and cannot. Raises
+        Refused for a selector where only one consumer at a time is active.
         """
-        if self._consumers and (exclusive or self.exclusive):
+        if self.members and (exclusive or self.exclusive):
             raise AccessRefused(f"consumer {consumer.name!r} cannot have the queue: it is in exclusive use")
         if consumer.selector is not None and self._single:
             raise Refused("a selector is not for queues with a single active consumer: that one gets all messages")
@@ -433,7 +326,7 @@ class RoundRobin:
         self.tellers += consumer.exposes_offsets
         if consumer.shared is not None:
             consumer.shared.sharers[consumer] = None
-        self._count()
+        self._members_changed()
         if consumer.selector is not None:
             self.selective.append(consumer)
             return
@@ -443,92 +336,87 @@ class RoundRobin:
         self.wake(consumer)
 
     def leave(self, consumer: Consumer) -> None:
-        """It gets nothing more. Does nothing for one that is not a member."""
+        """Remove a member, if it is one: it gets nothing more."""
         if consumer.turns is not self:
             return
-        self._consumers.remove(consumer)
+        self.members.remove(consumer)
         consumer.turns = None
         self.tellers -= consumer.exposes_offsets
         if consumer.shared is not None:
             consumer.shared.sharers.pop(consumer, None)
-        if consumer.in_turn:
-            consumer.in_turn = False
-            self._ring_of(consumer).remove(consumer)
+        self._leave_ring(consumer)
         if consumer.is_silent:
             consumer.is_silent = False
             self._doubted -= 1
         self._wake_silent()
         if consumer.selector is not None:
             self.selective.remove(consumer)
-        elif all([other.priority != consumer.priority or other.selector for other in self._consumers]):
+        elif all([other.priority != consumer.priority or other.selector for other in self.members]):
             del self._rings[consumer.priority]
             self._priorities.remove(consumer.priority)
-        if not self._consumers:
+        if not self.members:
             self.exclusive = False
-        self._count()
+        self._members_changed()
 
-    def _count(self) -> None:
-        first = self._consumers[0] if len(self._consumers) == 1 else None
+    def _members_changed(self) -> None:
+        first = self.members[0] if len(self.members) == 1 else None
         self.only = first if first is not None and first.selector is None else None
         self._changed()
 
+    def _insert(self, consumer: Consumer) -> None:
+        at = len(self.members)
+        least = 1 if self._single else 0
+        while at > least and self.members[at - 1].priority < consumer.priority:
+            at -= 1
+        self.members.insert(at, consumer)
+
     def wake(self, consumer: Consumer) -> None:
-        """This member may have room again."""
+        """Put a member back into its ring: it may have room again."""
         if not consumer.in_turn and consumer.selector is None:
             consumer.in_turn = True
             self._ring_of(consumer).append(consumer)
 
     def doubt(self, consumer: Consumer) -> None:
-        """A lease of it ran out: others come first until it settles something. Does nothing for one that left."""
+        """Prefer other members until this one settles something, as a lease of it ran out. Members only."""
         if consumer.turns is self and not consumer.is_silent:
             self._move(consumer, True)
 
     def trust(self, consumer: Consumer) -> None:
-        """A silent member settled something."""
+        """Treat a silent member as any other again: it settled something."""
         if consumer.turns is self and consumer.is_silent:
             self._move(consumer, False)
 
     def _move(self, consumer: Consumer, is_silent: bool) -> None:
-        if consumer.in_turn:
-            consumer.in_turn = False
-            self._ring_of(consumer).remove(consumer)
+        self._leave_ring(consumer)
         consumer.is_silent = is_silent
         self._doubted += 1 if is_silent else -1
         self.wake(consumer)
         self._wake_silent()
 
+    def _leave_ring(self, consumer: Consumer) -> None:
+        if consumer.in_turn:
+            consumer.in_turn = False
+            self._ring_of(consumer).remove(consumer)
+
     def _wake_silent(self) -> None:
-        """Where all members are silent they have all their room again."""
-        if self._doubted and self._doubted == len(self._consumers):
-            for consumer in self._consumers:
+        """Give silent members all their room back where all members are silent."""
+        if self._doubted and self._doubted == len(self.members):
+            for consumer in self.members:
                 self.wake(consumer)
 
     def _ring_of(self, consumer: Consumer) -> deque[Consumer]:
         return self._silent if consumer.is_silent else self._rings[consumer.priority]
 
-    @property
-    def members(self) -> list[Consumer]:
-        """All of them, to be looked at and not to be changed."""
-        return self._consumers
-
-    @property
-    def is_single(self) -> bool:
-        """Whether only one at a time gets messages."""
-        return self._single
+    # -- who is next -------------------------------------------------------------------------------------------------
 
     def room_of(self, consumer: Consumer) -> int:
-        """How many more messages this member should get now."""
-        if not consumer.is_silent or self._doubted == len(self._consumers):
+        """Return how many messages this member should get now."""
+        if not consumer.is_silent or self._doubted == len(self.members):
             return consumer.room
         return min(consumer.room, 1 - consumer.holding)
 
-    @property
-    def active(self) -> Consumer | None:
-        """The consumer that gets everything, where only one at a time does."""
-        return self._consumers[0] if self._single and self._consumers else None
-
     def room(self, most: int) -> int:
-        """About how many messages they could take now altogether, `most` at most; 0 only when none has room."""
+        """Return about how many messages all members could take now, `most` at most; 0 only when none has room."""
         if self._single:
             active = self._activate()
             return min(active.room, most) if active is not None else 0
@@ -545,7 +433,7 @@ class RoundRobin:
         return min(total, most)
 
     def next(self) -> tuple[Consumer | None, int]:
-        """Whose turn it is and how many messages it should get; it then goes behind its equals."""
+        """Return the next member and how many messages it should get; it then goes behind its equals."""
         if self._single:
             active = self._activate()
             return (active, active.room) if active is not None and active.room > 0 else (None, 0)
@@ -554,7 +442,7 @@ class RoundRobin:
             while ring:
                 consumer = ring[0]
                 room = consumer.room
-                if room <= 0:  # out of the ring until it is woken: the full ones cost nothing
+                if room <= 0:  # out of the ring until it is woken: full members cost nothing
                     consumer.in_turn = False
                     ring.popleft()
                 elif len(ring) == 1:
@@ -577,8 +465,8 @@ class RoundRobin:
         return None, 0
 
     def next_but(self, failed: list[Consumer]) -> Consumer | None:
-        """The next in turn that has room and is none of these; it then goes behind its equals."""
-        for ring in [*[self._rings[priority] for priority in self._priorities], self._silent]:
+        """Return the next member with room that is none of these; it then goes behind its equals."""
+        for ring in self._all_rings():
             for consumer in ring:
                 if consumer not in failed and self.room_of(consumer) > 0:
                     ring.remove(consumer)
@@ -587,30 +475,23 @@ class RoundRobin:
         return None
 
     def has_other(self, failed: list[Consumer]) -> bool:
-        """Whether there is a member that is none of these."""
-        for consumer in self._consumers:
-            if consumer not in failed:
-                return True
-        return False
+        """Return whether there is a member that is none of these."""
+        return any([consumer not in failed for consumer in self.members])
 
     def has_room_but(self, failed: list[Consumer]) -> bool:
-        """Whether a member that is none of these has room."""
-        for ring in [*self._rings.values(), self._silent]:
+        """Return whether a member that is none of these has room."""
+        for ring in self._all_rings():
             for consumer in ring:
                 if consumer not in failed and self.room_of(consumer) > 0:
                     return True
         return False
 
-    def _insert(self, consumer: Consumer) -> None:
-        at = len(self._consumers)
-        least = 1 if self._single else 0
-        while at > least and self._consumers[at - 1].priority < consumer.priority:
-            at -= 1
-        self._consumers.insert(at, consumer)
+    def _all_rings(self) -> list[deque[Consumer]]:
+        return [*[self._rings[priority] for priority in self._priorities], self._silent]
 
     def _activate(self) -> Consumer | None:
-        """The one active consumer, None while it must settle what it holds for one that takes its place."""
-        consumers = self._consumers
+        """Return the one active member; None while it must settle before another one replaces it."""
+        consumers = self.members
         if len(consumers) > 1:
             heard = [other for other in consumers[1:] if not other.is_silent] if self._doubted else consumers[1:2]
             following = heard[0] if heard else consumers[1]
@@ -623,27 +504,3 @@ class RoundRobin:
                 self._insert(former)
                 self.trust(following)
         return consumers[0] if consumers else None
-
-
-AT_A_TIME: Final = 64
-"""What so many need fits into the second of the caches."""
-
-
-def glance_at_queues(queues: "list[Queue]") -> int:
-    """These are about to deliver."""
-    if not IS_COMPILED:
-        return 0
-    seen = 0
-    for queue in queues:
-        seen += queue.glance()
-    return seen
-
-
-def glance_at_deliveries(deliveries: list[Delivery]) -> int:
-    """These are about to be settled."""
-    if not IS_COMPILED:
-        return 0
-    seen = 0
-    for delivery in deliveries:
-        seen += delivery.group.glance() + len(delivery.message.payload)
-    return seen

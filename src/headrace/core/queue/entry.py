@@ -1,17 +1,18 @@
-"""What enters and leaves a queue unread: limits, time to live, depth, expiry, retention, purge. No deliveries.
+"""The way into a queue and the way out unread: limits, time to live, expiry, retention, purge. No deliveries.
 
-Only what waits for a consumer counts, as RabbitMQ has it; what was accepted and is not stored yet counts too.
+All messages enter through the `accept` functions. As in RabbitMQ, limits count only messages that wait for a consumer;
+accepted messages that are not stored yet count too.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.queue.definition import DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition, Retention
-from headrace.core.queue.history import EXPIRED, MAXLEN
+from headrace.core.queue.group import EXPIRED, MAXLEN
 from headrace.errors import Corrupt, HeadraceError, Refused, TooLarge, Unavailable
 from headrace.model import Message
-from headrace.storage.api import Encoded, Log
+from headrace.storage.api import Append, Commit, Encoded, Log, Origin
 from headrace.storage.ranges import RangeSet
 
 if TYPE_CHECKING:
@@ -20,23 +21,23 @@ if TYPE_CHECKING:
 RETENTION_US: Final = 300_000_000
 _AGAIN_US: Final = 1_000_000
 _EXPIRED_AT_ONCE: Final = 1000
-"""How many expired messages are seen to in one turn: a backlog that ran out all at once must not be one huge commit."""
+"""Expired messages handled in one batch: a backlog that expired at once must not be one huge commit."""
 
 
-def run_due(queue: "Queue", turn: Turn, now_us: int) -> None:
-    """Do what has come due: leases, delays, expiry, retention, the end of an unused queue."""
+def run_due(queue: "Queue", batch: Batch, now_us: int) -> None:
+    """Do everything that is due: leases, delays, expiry, retention, the end of an unused queue."""
     lifetime_us = queue.definition.lifetime_ms * 1000
     if lifetime_us and not queue.consumers and now_us >= queue.used_us + lifetime_us:
-        queue.around.drop(queue)
+        queue.host.drop(queue)
         return
     if queue.is_gone:
         return
     try:
         queue.end_delays(now_us)
-        end_overdue(queue, turn, now_us)
+        end_overdue(queue, batch, now_us)
         if queue.retention_at_us and queue.retention_at_us <= now_us:
             queue.retention_at_us = 0
-            queue.disposal.retain(turn, now_us)
+            queue.disposal.retain(batch, now_us)
     except Corrupt as error:
         queue.refuse(error)
     except Unavailable:
@@ -48,28 +49,28 @@ def run_due(queue: "Queue", turn: Turn, now_us: int) -> None:
 
 
 def try_again(queue: "Queue", now_us: int) -> None:
-    """Messages cannot be read now: deliver later."""
+    """Deliver later: messages cannot be read now."""
     queue.is_stalled = True
     queue.wake_at(now_us + _AGAIN_US)
 
 
-def end_overdue(queue: "Queue", turn: Turn, now_us: int) -> None:
-    """End claims that ran out and give up what expired among the oldest, as many as a turn has room for."""
+def end_overdue(queue: "Queue", batch: Batch, now_us: int) -> None:
+    """End overdue claims and give up expired messages among the oldest, as many as a batch has room for."""
     has_more = False
     for group in list(queue.groups.values()):
-        has_more = group.on_time(turn, now_us) or has_more
-    expire(queue, turn, now_us)
+        has_more = group.on_time(batch, now_us) or has_more
+    expire(queue, batch, now_us)
     if has_more:
         queue.is_overdue = True
         queue.pump_soon()
 
 
-def expire(queue: "Queue", turn: Turn, now_us: int) -> None:
-    """Give up what expired among the oldest, as many as a turn has room for."""
+def expire(queue: "Queue", batch: Batch, now_us: int) -> None:
+    """Give up expired messages among the oldest, as many as a batch has room for."""
     queue.is_overdue = False
     if queue.definition.is_stream:
         return
-    again_us = queue.disposal.expire_head(turn, now_us, _EXPIRED_AT_ONCE)
+    again_us = queue.disposal.expire_head(batch, now_us, _EXPIRED_AT_ONCE)
     if again_us > now_us:
         queue.wake_at(again_us)
     elif again_us:
@@ -78,7 +79,7 @@ def expire(queue: "Queue", turn: Turn, now_us: int) -> None:
 
 
 def plan(queue: "Queue", now_us: int) -> None:
-    """Ask to be woken for whatever comes next."""
+    """Ask to be woken for the next thing that is due."""
     for group in queue.groups.values():
         due_us = group.next_due_us()
         if due_us:
@@ -92,7 +93,7 @@ def plan(queue: "Queue", now_us: int) -> None:
 
 
 def is_over(log: Log, retention: Retention) -> bool:
-    """Whether the log is longer or larger than retention wants it; age is looked at now and then."""
+    """True if the log is longer or larger than retention allows; age is checked by a timer."""
     count = log.next_offset - log.first_offset
     return bool(
         (retention.max_messages and count > retention.max_messages)
@@ -101,13 +102,13 @@ def is_over(log: Log, retention: Retention) -> bool:
 
 
 def truncation_point(log: Log, retention: Retention, floor: int, now_us: int) -> int:
-    """The offset below which everything may go by age, size or number; never beyond `floor`, what is still needed."""
+    """The offset below which messages may go by age, size or number; never beyond `floor`, the first one needed."""
     point = log.first_offset
     count = log.next_offset - log.first_offset
     if retention.max_messages and count > retention.max_messages:
         point = max(point, log.next_offset - retention.max_messages)
     if retention.max_bytes and count and log.size_bytes > retention.max_bytes:
-        # Messages are taken to be of one size; where they are not, the next look corrects it.
+        # This takes messages to be of one size; where they are not, the next check corrects it.
         kept = count * retention.max_bytes // log.size_bytes
         point = max(point, log.next_offset - kept)
     if retention.max_age_ms:
@@ -130,26 +131,23 @@ class Depth:
         self._staged = 0
         self._staged_bytes = 0
         self._bytes = 0
-        """Payload bytes that some group is not done with; kept only where they have a limit."""
+        """Payload bytes that some group has not settled; counted only if they have a limit."""
         self.limit(queue.definition)
 
     def limit(self, definition: QueueDefinition) -> None:
-        """Hold the queue to the limits of this definition from now on; `count` must follow once there are messages."""
+        """Set the limits of this definition; `count` must follow once there are messages."""
         self._max_length = definition.max_length
         self._max_bytes = definition.max_length_bytes
         self.is_limited = self._max_length is not None or self._max_bytes is not None
         self._staged = self._staged_bytes = 0
 
-    def stage(self, message: Message) -> None:
-        self._staged += 1
-        self._staged_bytes += len(message.payload)
-
-    def stage_many(self, count: int, size_bytes: int) -> None:
+    def stage(self, count: int, size_bytes: int) -> None:
+        """Count messages that are on their way to the log."""
         self._staged += count
         self._staged_bytes += size_bytes
 
     def is_full_for(self, count: int, size_bytes: int) -> bool:
-        """Whether the queue would have more than it may if it took so many messages."""
+        """True if so many messages more would exceed a limit."""
         limit, max_bytes = self._max_length, self._max_bytes
         if limit is not None and self._queue.messages + self._staged + count - self._room() > limit:
             return True
@@ -157,23 +155,23 @@ class Depth:
             return False
         return self._bytes - self._held_bytes() + self._staged_bytes + size_bytes > max_bytes
 
-    def unstage(self, messages: list[Message]) -> None:
-        # What was on its way when the limits changed was never counted.
-        self._staged = max(0, self._staged - len(messages))
-        self._staged_bytes = max(0, self._staged_bytes - sum([len(message.payload) for message in messages]))
+    def unstage(self, count: int, size_bytes: int) -> None:
+        # Messages that were on their way when the limits changed were never counted.
+        self._staged = max(0, self._staged - count)
+        self._staged_bytes = max(0, self._staged_bytes - size_bytes)
 
     def is_full(self, message: Message) -> bool:
-        """Whether the queue would have more than it may if it took this message."""
+        """True if this message would exceed a limit."""
         limit, max_bytes = self._max_length, self._max_bytes
         if limit is not None and self._queue.messages + self._staged >= limit:
-            # What a consumer takes as soon as it is stored never waits.
+            # A message that a consumer takes as soon as it is stored never waits.
             return self._queue.messages + self._staged - self._room() >= limit
         if max_bytes is None or self._bytes + self._staged_bytes + len(message.payload) <= max_bytes:
             return False
         return self._bytes - self._held_bytes() + self._staged_bytes + len(message.payload) > max_bytes
 
     def surplus(self) -> Iterator[int]:
-        """The oldest waiting message, as long as there are too many; whoever asks for the next one dropped the last."""
+        """Yield the oldest waiting message while there are too many; the caller drops each before the next."""
         held_bytes = -1
         while True:
             too_many = self._max_length is not None and self._queue.messages > self._max_length
@@ -189,7 +187,7 @@ class Depth:
             yield offset
 
     def loss(self, definition: QueueDefinition) -> int:
-        """How many of the oldest messages would have to go if these were the limits."""
+        """The number of oldest messages that would go under these limits."""
         count, max_bytes = 0, definition.max_length_bytes
         if definition.max_length is not None:
             count = max(0, self._queue.messages - definition.max_length)
@@ -207,30 +205,30 @@ class Depth:
     # -- bytes -------------------------------------------------------------------------------------------------------
 
     def add(self, size_bytes: int) -> None:
-        """Payloads of this size are in the log now."""
+        """Count payloads that are in the log now."""
         if self._max_bytes is not None:
             self._bytes += size_bytes
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether it must be told of each message that is settled."""
+        """True if it must be told of each settled message."""
         return self._max_bytes is not None
 
     def settled(self, message: Message) -> None:
-        """The only group, if there is only one, is done with a message."""
+        """Count a message no more that the only group settled, if there is only one."""
         if self._max_bytes is not None and len(self._queue.work_groups()) == 1:
             self._bytes -= len(message.payload)
 
     def truncating(self, first: int, before: int) -> None:
-        """These are about to leave the log. With several groups, or none, that is when they stop to count.
+        """Count messages no more that are about to leave the log, if there is not exactly one group.
 
-        What all groups were done with at the last count was not counted then.
+        Messages that all groups had settled at the last count were not counted then.
         """
         if self._max_bytes is not None and len(self._queue.work_groups()) != 1:
             self._bytes -= self._sum(max(first, self._queue.done_below), before)
 
     def count(self) -> None:
-        """Count anew: after a start, or when groups came or went."""
+        """Count anew, after a start or a change of groups."""
         if self._max_bytes is None:
             return
         self._bytes = self._count()
@@ -246,7 +244,7 @@ class Depth:
         return size
 
     def _first(self) -> int:
-        """Where that begins which some group is not done with; the beginning of the log where there is no group."""
+        """The first offset that some group has not settled; the first of the log if there is no group."""
         queue = self._queue
         return max(queue.first_offset, queue.floor()) if queue.work_groups() else queue.first_offset
 
@@ -258,7 +256,7 @@ class Depth:
         return total
 
     def _held_bytes(self) -> int:
-        """What is with consumers, in the group in which that is least."""
+        """Payload bytes that consumers hold, in the group that holds least."""
         sizes: list[int] = []
         for group in self._queue.work_groups():
             held = [offset for consumer in group.consumers for offset in consumer.held()]
@@ -266,13 +264,13 @@ class Depth:
         return min(sizes, default=0)
 
     def _room(self) -> int:
-        """How many messages the consumers could take now, in the group in which that is least."""
+        """The number of messages that consumers could take now, in the group with the least room."""
         rooms = [sum([max(0, consumer.room) for consumer in group.consumers]) for group in self._queue.groups.values()]
         return min(rooms, default=0)
 
 
 ARCHIVE: Final = "archive"
-"""The group as which an archive reports how far it is."""
+"""The group by which an archive reports its progress."""
 
 
 @final
@@ -284,12 +282,12 @@ class Disposal:
         self._depth = depth
         self._given_up = RangeSet()
         self.has_given_up = False
-        """Whether there is something in it that waits for the end of what is before."""
+        """True if it holds offsets above messages that are still there."""
 
-    def give_up(self, turn: Turn, offset: int, message: Message, reason: str, now_us: int) -> None:
-        """Have no group deliver this message any more, and make it one dead letter however many groups there are.
+    def give_up(self, batch: Batch, offset: int, message: Message, reason: str, now_us: int) -> None:
+        """Take this message from all groups, and make it one dead letter however many groups there are.
 
-        One that is with a consumer of some group stays there.
+        A consumer that holds it keeps it.
         """
         queue = self._queue
         groups = queue.work_groups()
@@ -297,21 +295,21 @@ class Disposal:
             ready = group.ready
             entry = group.state.pending.get(offset)
             attempts = entry.attempts if entry is not None else 0
-            group.drop(turn, offset)
+            group.drop(batch, offset)
             if group.ready < ready:
-                queue.note_end(turn, group, offset, attempts, reason, now_us)
+                queue.note_end(batch, group, offset, attempts, reason, now_us)
                 self._depth.settled(message)
         if offset not in self._given_up:
             self._given_up.add(offset, offset + 1)
             self.has_given_up = True
-            queue.look_at_exit()
+            queue.update_exit()
             queue.unschedule(message)
-            queue.dead_letter(turn, message, "", offset, 0, reason, now_us)
+            queue.dead_letter(batch, message, "", offset, 0, reason, now_us)
         if not groups:
-            self.truncate(turn, offset + 1)
+            self.truncate(batch, offset + 1)
 
-    def expire_head(self, turn: Turn, now_us: int, most: int) -> int:
-        """Give up what expired among the oldest; returns when to look again: 0 for never, `now_us` for at once."""
+    def expire_head(self, batch: Batch, now_us: int, most: int) -> int:
+        """Give up expired messages among the oldest; returns the time of the next check, 0 for never."""
         queue = self._queue
         for _ in range(most):
             offset = queue.head()
@@ -320,30 +318,30 @@ class Disposal:
             message = queue.message(offset)
             if message.expires_us == 0 or message.expires_us > now_us:
                 return message.expires_us
-            self.give_up(turn, offset, message, EXPIRED, now_us)
+            self.give_up(batch, offset, message, EXPIRED, now_us)
         return now_us
 
-    def drop_surplus(self, turn: Turn, now_us: int) -> None:
-        """Let the oldest waiting messages go until the limits are kept."""
+    def drop_surplus(self, batch: Batch, now_us: int) -> None:
+        """Give up the oldest waiting messages until the limits hold."""
         for offset in self._depth.surplus():
-            self.give_up(turn, offset, self._queue.message(offset), MAXLEN, now_us)
+            self.give_up(batch, offset, self._queue.message(offset), MAXLEN, now_us)
 
-    def purge(self, turn: Turn) -> int:
-        """Drop every message that waits; what consumers hold stays with them. Returns how many went."""
+    def purge(self, batch: Batch) -> int:
+        """Drop every waiting message and return their number; consumers keep the messages they hold."""
         queue = self._queue
         count = queue.messages
         groups = queue.work_groups()
         for group in groups:
-            group.purge(turn)
+            group.purge(batch)
         if not groups:
-            self.truncate(turn, queue.log.next_offset)
+            self.truncate(batch, queue.log.next_offset)
         queue.forget_schedule()
         self._depth.count()
-        turn.touch(queue)
+        batch.touch(queue)
         return count
 
     def loss(self, definition: QueueDefinition, now_us: int) -> int:
-        """How many messages would go at once if the queue became this."""
+        """The number of messages that would go at once under this definition."""
         queue = self._queue
         if definition.is_stream:
             before, after = [
@@ -353,57 +351,80 @@ class Disposal:
             return max(0, after - max(before, queue.first_offset))
         return self._depth.loss(definition) if definition.overflow == DROP_HEAD else 0
 
-    def trim(self, turn: Turn, floor: int) -> None:
-        """What is below the floor leaves the log."""
+    def trim(self, batch: Batch, floor: int) -> None:
+        """Truncate the log below the floor."""
         if floor > self._queue.first_offset:
-            self.truncate(turn, floor)
+            self.truncate(batch, floor)
 
-    def retain(self, turn: Turn, now_us: int) -> None:
-        """Drop what retention allows, never what a work group still needs, or an archive where that is waited for."""
+    def retain(self, batch: Batch, now_us: int) -> None:
+        """Drop messages by retention, but none that a work group needs, or an archive that retention waits for."""
         queue = self._queue
         retention = queue.definition.retention
         point = truncation_point(queue.log, retention, self.retention_floor(retention), now_us)
         if point > queue.first_offset:
-            self.truncate(turn, point)
+            self.truncate(batch, point)
 
     def retention_floor(self, retention: Retention) -> int:
-        """The lowest offset that retention must leave: work groups need it, or it is not archived yet."""
+        """The first offset that retention must keep: a work group needs it, or it is not archived yet."""
         queue = self._queue
         if not retention.keep_until_archived:
             return queue.floor()
         archive = queue.groups.get(ARCHIVE)
         return min(queue.floor(), archive.state.committed if archive is not None else queue.first_offset)
 
-    def truncate(self, turn: Turn, before: int) -> None:
-        """Have the log begin at `before`."""
+    def truncate(self, batch: Batch, before: int) -> None:
+        """Let the log begin at `before`."""
         queue = self._queue
         if queue.is_limited and not (queue.is_retained and queue.work_groups()):
             self._depth.truncating(queue.first_offset, before)
         queue.cut_below = before
-        turn.commit_for(queue).truncate(queue.log.name, before)
+        batch.commit_for(queue).truncate(queue.log.name, before)
         if self.has_given_up:
             self._given_up.discard_below(before)
             self.has_given_up = self._given_up.size > 0
-            queue.look_at_exit()
-        queue.truncated(turn, before)
+            queue.update_exit()
+        queue.truncated(batch, before)
 
 
-def accept(queue: "Queue", turn: Turn, message: Message, now_us: int) -> None:
-    """Stage a message for the log. Raises Refused when the queue's limits forbid it, Corrupt when it is damaged."""
+# -- the door: every message enters a queue through one of these functions ---------------------------------------------
+
+
+def accept(queue: "Queue", batch: Batch, message: Message, now_us: int) -> bool:
+    """Let a client's message in; False if the queue's selector keeps it out.
+
+    Raises Refused when the limits of the queue forbid it, Corrupt when the queue is damaged.
+    """
+    if queue.selector is not None and not queue.admits(message):
+        return False
     definition, depth = queue.definition, queue.depth
     if queue.refusal is not None or len(message.payload) > definition.max_message_bytes:
         raise _refusal(queue, len(message.payload))
     if depth.is_limited:
         if definition.overflow != DROP_HEAD and depth.is_full(message):
             if definition.overflow == REJECT_PUBLISH_DLX:
-                queue.dead_letter(turn, message, "", queue.log.next_offset, 0, MAXLEN, now_us)
+                queue.dead_letter(batch, message, "", queue.log.next_offset, 0, MAXLEN, now_us)
             raise Refused(f"queue {queue.name!r} is full: it holds {queue.messages} messages and takes no more")
-        depth.stage(message)
-    turn.publish(queue, message if definition.message_ttl_ms is None else stamped(queue, message, now_us))
+        depth.stage(1, len(message.payload))
+    batch.append_published(queue, message if definition.message_ttl_ms is None else _stamped(queue, message, now_us))
+    return True
 
 
-def accept_encoded(queue: "Queue", turn: Turn, rows: Encoded, now_us: int) -> None:
-    """The same for many messages at once, of which all are taken or none."""
+def accept_all(queue: "Queue", batch: Batch, messages: list[Message], size_bytes: int) -> None:
+    """Let messages in without a look at each: no payload exceeds `Queue.takes_bytes`. The batch owns the list then."""
+    batch.append_all(queue, messages, size_bytes)
+
+
+def accept_rows(queue: "Queue", batch: Batch, rows: Encoded, now_us: int) -> None:
+    """Let those encoded rows in that the selector admits, all of them or none. Raises like `accept`."""
+    if not queue.durable:
+        for message in rows.messages(0, rows.count):
+            accept(queue, batch, message, now_us)
+        return
+    if queue.selector is not None:
+        admitted = [row for row, message in enumerate(rows.messages(0, rows.count)) if queue.admits(message)]
+        if not admitted:
+            return
+        rows = rows if len(admitted) == rows.count else rows.take(admitted)
     definition, depth = queue.definition, queue.depth
     if queue.refusal is not None or rows.largest_bytes > definition.max_message_bytes:
         raise _refusal(queue, rows.largest_bytes)
@@ -412,41 +433,68 @@ def accept_encoded(queue: "Queue", turn: Turn, rows: Encoded, now_us: int) -> No
             raise Refused(
                 f"queue {queue.name!r} has no room for {rows.count} messages: it holds {queue.messages} of them"
             )
-        depth.stage_many(rows.count, rows.payload_bytes)
+        depth.stage(rows.count, rows.payload_bytes)
     ttl_ms = definition.message_ttl_ms
-    turn.publish_encoded(queue, rows if ttl_ms is None else rows.expiring(ttl_ms * 1000, now_us, not queue.is_stream))
+    batch.append_rows(queue, rows if ttl_ms is None else rows.expiring(ttl_ms * 1000, now_us, not queue.is_stream))
 
 
-def takes(queue: "Queue", message: Message) -> bool:
-    """Whether there is room for a message that can wait; if there is, it is on its way, and if not, it is offered
-    room as soon as there is."""
+def accept_moved(queue: "Queue", batch: Batch, message: Message, now_us: int) -> None:
+    """Let in a dead letter, or another message that the same batch takes from elsewhere: it cannot be refused."""
+    batch.append_moved(queue, _stamped(queue, message, now_us))
+
+
+def no_copies(queue: "Queue", source: str) -> Append:
+    """Copies for this queue of messages of the log `source`, still without any."""
+    return Append("", [], 0, origin=Origin(source, []), at=queue.log)
+
+
+def accept_copy(queue: "Queue", copies: Append, offset: int, message: Message, now_us: int) -> bool:
+    """Add the message of a stream to the copies for this queue; False if it has to wait for room.
+
+    The queue asks for it again when there is room.
+    """
+    if queue.refusal is not None:
+        return False
     depth = queue.depth
     if depth.is_limited:
         if queue.definition.overflow != DROP_HEAD and depth.is_full(message):
             queue.awaited_bytes = len(message.payload)
             return False
-        depth.stage(message)
+        depth.stage(1, len(message.payload))
+    copies.add(_stamped(queue, message, now_us), len(message.payload))
+    if copies.origin is not None:
+        copies.origin.offsets.append(offset)
     return True
 
 
+def add_copies(queue: "Queue", batch: Batch, copies: Append) -> None:
+    """Let all copies in that `accept_copy` took for this queue."""
+    batch.append_copies(queue, copies)
+
+
+def accept_again(queue: "Queue", commit: Commit, messages: list[Message]) -> None:
+    """Append messages of a stream once more, behind the messages that replace all others: they were let in before."""
+    commit.append(queue.log.name, messages)
+
+
 def offer_room(queue: "Queue") -> None:
-    """A message waits for room in the stream from which the queue is filled: say so if there is some now."""
+    """Tell the feed if there is room now for the message that waits in its stream."""
     try:
         is_full = queue.depth.is_full_for(1, queue.awaited_bytes)
     except Corrupt as error:
         queue.refuse(error)
         return
     except Unavailable:
-        return  # it is looked at again when something is delivered
+        return  # the next delivery checks again
     if not is_full:
         queue.awaited_bytes = -1
-        queue.around.has_room(queue)
+        queue.host.has_room(queue)
 
 
-def stamped(queue: "Queue", message: Message, now_us: int) -> Message:
-    """The message with this queue's time to live, where that ends before its own; a stream's takes its place.
+def _stamped(queue: "Queue", message: Message, now_us: int) -> Message:
+    """The message with the queue's time to live, if that ends before its own; a stream's replaces its own.
 
-    For one that is to be delivered later, the time to live begins then.
+    For a delayed message, the time to live begins when it is due.
     """
     ttl_ms = queue.definition.message_ttl_ms
     if ttl_ms is None:
@@ -465,36 +513,34 @@ def stamped(queue: "Queue", message: Message, now_us: int) -> Message:
     )
 
 
-def entered(queue: "Queue", turn: Turn, first_expiry_us: int, size_bytes: int, now_us: int) -> None:
-    """Messages are in the log now: hold the queue to its limits, which may be for them to go again."""
+def entered(queue: "Queue", batch: Batch, first_expiry_us: int, size_bytes: int, now_us: int) -> None:
+    """Apply expiry, limits and retention after messages entered the log; some may leave again at once."""
     try:
         if first_expiry_us and not (queue.is_stream and queue.definition.message_ttl_ms is None):
-            _expect(queue, turn, first_expiry_us, now_us)
+            _expect(queue, batch, first_expiry_us, now_us)
         if queue.depth.is_limited:
             queue.depth.add(size_bytes)
-            queue.pump(turn, now_us)  # what goes out at once does not count
-            queue.disposal.drop_surplus(turn, now_us)
+            queue.pump(batch, now_us)  # messages that go out at once do not count
+            queue.disposal.drop_surplus(batch, now_us)
         queue.grown()
         if (queue.is_stream or queue.is_retained) and is_over(queue.log, queue.definition.retention):
-            queue.disposal.retain(turn, now_us)
+            queue.disposal.retain(batch, now_us)
     except Corrupt as error:
         queue.refuse(error)
     except Unavailable:
         try_again(queue, now_us)
 
 
-def entered_encoded(queue: "Queue", turn: Turn, rows: list[Encoded], now_us: int) -> None:
-    """The same for what was published in bulk."""
-    for each in rows:
-        for due_us in each.due_times():
-            if due_us > now_us:
-                queue.schedule(due_us)
-    first_expiry_us = min([each.first_expiry_us for each in rows if each.first_expiry_us], default=0)
-    entered(queue, turn, first_expiry_us, sum([each.payload_bytes for each in rows]), now_us)
+def entered_rows(queue: "Queue", batch: Batch, rows: Encoded, now_us: int) -> None:
+    """Apply the same after encoded rows entered the log."""
+    for due_us in rows.due_times():
+        if due_us > now_us:
+            queue.schedule(due_us)
+    entered(queue, batch, rows.first_expiry_us, rows.payload_bytes, now_us)
 
 
 def _refusal(queue: "Queue", size_bytes: int) -> HeadraceError:
-    """Why the queue does not take a message of this size: it is damaged, or that is too large."""
+    """The error for a message of this size: the queue is damaged, or the message too large."""
     if queue.refusal is not None:
         return queue.refusal
     return TooLarge(
@@ -503,11 +549,11 @@ def _refusal(queue: "Queue", size_bytes: int) -> HeadraceError:
     )
 
 
-def _expect(queue: "Queue", turn: Turn, expires_us: int, now_us: int) -> None:
+def _expect(queue: "Queue", batch: Batch, expires_us: int, now_us: int) -> None:
     if expires_us > now_us:
         queue.wake_at(expires_us)
         return
-    # RabbitMQ's rule for a time to live of 0: now to a consumer that waits, or never. Its time was up while it
-    # was being stored, so the consumers are asked as of the last moment before.
-    queue.pump(turn, expires_us - 1)
-    expire(queue, turn, now_us)
+    # RabbitMQ's rule for a time to live of 0: a waiting consumer gets the message now, or nobody does. It expired
+    # while it was being stored, so the queue delivers as of the last moment before.
+    queue.pump(batch, expires_us - 1)
+    expire(queue, batch, now_us)

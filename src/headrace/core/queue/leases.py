@@ -1,11 +1,11 @@
-"""Deliveries that consumers hold, until when, and which of them storage does not know yet. No decision what follows.
+"""Leases of claimed messages, and claims and settlements that are not yet stored. No retries: see work.py.
 
-That a message is with a consumer is stored so that it counts as an attempt if the broker dies. Most are acknowledged
-before that could matter, and their claim need not be stored at all: with a message in each of ten thousand queues, and
-consumers that are 4,000 messages behind, that was a third of what a message cost.
+A claim is stored so that it counts as an attempt if the broker dies. Most messages are acknowledged before that could
+matter, and their claim need not be stored at all: with a message in each of ten thousand queues, and consumers that
+are 4,000 messages behind, that was a third of the cost of a message.
 
-That it is settled is stored so that it does not come back, and nobody waits for that. With a message in each of many
-queues, a step for each of them would cost as much as the message: it waits until it is one for several.
+A settlement is stored so that the message does not come back, and nobody waits for that. With a message in each of many
+queues, a step for each of them would cost as much as the message: it waits until one step covers several.
 """
 
 import heapq
@@ -19,47 +19,41 @@ if TYPE_CHECKING:
     from headrace.core.queue.work import WorkGroup
 
 STORED_AFTER_US: Final = 400_000
-"""How old a delivery is, at least, when its claim is stored along with something else; at most it is twice as old, and
-so safe within a second, as settlements are. Where there is nothing else to store, it does not wait for that."""
+"""Least age of a delivery whose claim is stored along with something else. It is at most twice as old, and so durable
+within a second, as settlements are. Where nothing else is to be stored, a claim does not wait."""
 _FEW_GROUPS: Final = 256
-"""Up to how many groups have their settlements stored with the next commit, whatever they are."""
+"""Up to this many groups, all settlements are stored with the next commit."""
 _WORTH_A_STEP: Final = 8
-"""How many settled messages of a group do not wait for more, however many groups there are. Those that are fewer wait
-for STORED_AFTER_US."""
+"""With more groups, so many settled messages of one group wait no longer. Fewer wait for STORED_AFTER_US."""
 _CLAIMED_AT_ONCE: Final = 1000
-"""How many claims go into one commit: the others go into those that follow at once."""
+"""Most claims in one commit. The next commits, which follow at once, have the others."""
 _SWEPT_AFTER: Final = 256
-"""From how many on those that are settled are let go: their messages would else stay in memory."""
+"""From this many claims on, settled ones are dropped, as they would keep their messages in memory."""
 
 
 @final
 class UnstoredClaims:
-    """What consumers of durable queues got lately, and what they were done with."""
+    """Recent claims and settlements in durable queues that storage does not have yet."""
 
-    __slots__ = ("_fresh", "_is_late", "_older", "_settled", "_since_us", "_swept_after")
+    __slots__ = ("_fresh", "_older", "_settled", "_since_us", "_swept_after", "has_overdue")
 
     def __init__(self) -> None:
         self._older: list[Delivery] = []
         self._fresh: list[Delivery] = []
-        """Those that came since `_since_us`."""
-        self._is_late = False
-        """Whether the older ones are on their way into storage, and too many for one commit."""
+        """Claims since `_since_us`."""
+        self.has_overdue = False
+        """True if the last commit had no room for all overdue claims."""
         self._since_us = 0
         self._swept_after = _SWEPT_AFTER
         self._settled: list[WorkGroup] = []
-        """Those that settled what storage does not know of, the longest ago first."""
+        """Groups with settlements that are not stored, the oldest first."""
 
     @property
     def is_empty(self) -> bool:
         return not (self._fresh or self._older or self._settled)
 
-    @property
-    def has_overdue(self) -> bool:
-        """Whether claims are left that did not all go into the last commit."""
-        return self._is_late
-
     def add(self, deliveries: list[Delivery]) -> None:
-        """These are with a consumer from now on."""
+        """Note new claims."""
         for delivery in deliveries:
             self._fresh.append(delivery)
         if len(self._fresh) > self._swept_after:
@@ -68,39 +62,44 @@ class UnstoredClaims:
 
     @property
     def has_many_settled(self) -> bool:
-        """Whether so many groups settled something that it may take a while until all of it is stored."""
+        """True if so many groups have settlements that storing all of them may take a while."""
         return len(self._settled) > _FEW_GROUPS
 
     def add_settled(self, group: "WorkGroup") -> None:
-        """This group is done with messages, and is not in here yet."""
+        """Note a group with settlements that is not in here yet."""
         self._settled.append(group)
 
-    def store(self, commit: Commit, now_us: int) -> None:
-        """Have what is old enough, and still so, go into a commit, and settlements too that are worth a step."""
-        if self._is_late:
+    def store(self, commit: Commit, now_us: int) -> bool:
+        """Add claims that are old enough and still held to a commit, and settlements that are worth a step.
+
+        Returns whether settlements are left.
+        """
+        if self.has_overdue:
             self._store_older(commit)
         elif not _is_fresh(self._since_us, now_us):
             self._store_older(commit)
             self._since_us = now_us
-        if not self.has_many_settled:
-            self.store_settled(commit)
-            return
+        if len(self._settled) <= _FEW_GROUPS:
+            if self._settled:
+                self.store_settled(commit)
+            return False
         count = 0
         for group in self._settled:
             if group.unstored < _WORTH_A_STEP and _is_fresh(group.unstored_since_us, now_us):
                 break
             count += 1
         self._store_settled(commit, count)
+        return len(self._settled) > 0
 
     def store_all(self, commit: Commit) -> None:
-        """The same for all there is, as far as it goes into one commit."""
+        """Add all claims, as far as they fit, and all settlements to a commit."""
         self._store_older(commit)
-        if not self._is_late:
+        if not self.has_overdue:
             self._store_older(commit)
         self.store_settled(commit)
 
     def store_settled(self, commit: Commit) -> None:
-        """The same for all settlements."""
+        """Add all settlements to a commit."""
         self._store_settled(commit, len(self._settled))
 
     def _store_settled(self, commit: Commit, count: int) -> None:
@@ -110,23 +109,23 @@ class UnstoredClaims:
 
     def _store_older(self, commit: Commit) -> None:
         older = self._older
-        self._is_late = len(older) > _CLAIMED_AT_ONCE
-        for delivery in older[-_CLAIMED_AT_ONCE:] if self._is_late else older:
+        self.has_overdue = len(older) > _CLAIMED_AT_ONCE
+        for delivery in older[-_CLAIMED_AT_ONCE:] if self.has_overdue else older:
             if delivery.is_held:
                 store_claim(commit, delivery)
-        if self._is_late:
+        if self.has_overdue:
             del older[-_CLAIMED_AT_ONCE:]
         else:
             self._older, self._fresh = self._fresh, []
 
 
 def _is_fresh(since_us: int, now_us: int) -> bool:
-    """Whether what is so since then may wait; not if the clock was set back meanwhile."""
+    """Return whether a note of that time may wait; not if the clock was set back since."""
     return 0 <= now_us - since_us < STORED_AFTER_US
 
 
 def store_claim(commit: Commit, delivery: Delivery) -> None:
-    """Have a commit say that this is with its consumer, unless storage knows."""
+    """Add the claim of a delivery to a commit, unless storage has it."""
     if not delivery.is_claimed:
         delivery.is_claimed = True
         group, offset = delivery.group, delivery.offset
@@ -138,70 +137,45 @@ _SLACK: Final = 64
 
 @final
 class Leases:
-    """The claimed messages of a group by offset, and by the time at which the claims end.
+    """The claimed messages of a group by offset, and by the end of their leases.
 
-    Claims usually end in the order in which they were made, and are then kept in that order alone. Where one ends
-    before an earlier one does, there is a heap besides until nothing is held: bounded by what is claimed, for the ends
-    of claims that were settled are swept out before they outnumber the others. With a message in each of many queues
-    most groups have one claim or none: that one is in no dictionary, which would be made larger for every fifth claim.
+    Leases usually end in the order in which they were given, and the dictionary has that order. Once a lease ends
+    before an earlier one, a heap of ends is kept besides, until nothing is held. Ends of settled claims are swept out
+    of the heap before they outnumber the others.
     """
 
-    __slots__ = ("_batches", "_deliveries", "_ends", "_given", "_is_ordered", "_last_us", "_noted", "_one")
+    __slots__ = ("_deliveries", "_ends", "_given", "_is_ordered", "_last_us", "_noted", "_numbers")
 
     def __init__(self) -> None:
-        self._one: Delivery | None = None
-        """What is held, if it is one; it goes to the others when there are more."""
-        self._deliveries: dict[int, Delivery] | None = None
-        """All that is held, once it is more; made when it is needed."""
+        self._deliveries: dict[int, Delivery] = {}
         self._given = 0
-        """How many were given since nothing was held."""
+        """Number of leases given since nothing was held."""
         self._is_ordered = True
-        """Whether the deliveries stand in the order of their ends."""
+        """True if the deliveries are in the order of their ends."""
         self._last_us = 0
-        """The last of these ends."""
+        """The end of the last lease given."""
         self._ends: list[tuple[int, int, list[int]]] = []
-        """A heap of (when, number, offsets); an offset counts only while its delivery ends at that very time."""
-        self._batches = 0
+        """A heap of (end, number, offsets). An offset counts only while its lease ends at that very time."""
+        self._numbers = 0
         self._noted = 0
-        """How many offsets there are in `_ends`."""
+        """Number of offsets in `_ends`."""
 
     def __len__(self) -> int:
-        if self._one is not None:
-            return 1
-        return len(self._deliveries) if self._deliveries is not None else 0
+        return len(self._deliveries)
 
     def __iter__(self) -> Iterator[Delivery]:
-        return iter(self._all().values() if len(self) else ())
+        return iter(self._deliveries.values())
 
     def __contains__(self, offset: int) -> bool:
-        return self.get(offset) is not None
+        return offset in self._deliveries
 
     def get(self, offset: int) -> Delivery | None:
-        one = self._one
-        if one is not None:
-            return one if one.offset == offset else None
-        return self._deliveries.get(offset) if self._deliveries is not None else None
-
-    def _all(self) -> dict[int, Delivery]:
-        """What is held by offset, also if it is one."""
-        one, held = self._one, self._deliveries
-        if held is None:
-            held = self._deliveries = {}
-        if one is not None:
-            held[one.offset] = one
-            self._one = None
-        return held
+        return self._deliveries.get(offset)
 
     def give(self, deliveries: list[Delivery], due_us: int) -> None:
-        """These, which nobody holds, are held from now on, until `due_us`."""
-        if len(deliveries) == 1 and self._one is None and not self._deliveries and self._is_ordered:
-            one = deliveries[0]
-            one.due_us = self._last_us = due_us
-            one.is_held = True
-            self._one = one
-            return
-        held = self._all()
-        if held and self._is_ordered and due_us < self._last_us:
+        """Lease messages that nobody holds, until `due_us`."""
+        held = self._deliveries
+        if self._is_ordered and due_us < self._last_us and held:
             self._is_ordered = False
             self._sweep()
         self._last_us = due_us
@@ -216,67 +190,48 @@ class Leases:
                 self._sweep()
 
     def renew(self, deliveries: list[Delivery], due_us: int) -> None:
-        """These take the place of those that are held of the same messages, and are held until `due_us`."""
-        held = self._all()
+        """Replace the leases of the same messages by these, until `due_us`."""
         for delivery in deliveries:
-            held.pop(delivery.offset).is_held = False
+            self._deliveries.pop(delivery.offset).is_held = False
         self.give(deliveries, due_us)
 
-    def end(self, offset: int) -> Delivery:
-        """This one is held no more."""
-        one = self._one
-        delivery = one if one is not None and one.offset == offset else self._all()[offset]
-        self.let_go(delivery)
-        return delivery
-
-    def let_go(self, delivery: Delivery) -> None:
-        """The same for one that is at hand."""
-        delivery.is_held = False
-        if delivery is self._one:
-            self._one = None
-            return
-        held = self._all()
-        del held[delivery.offset]
+    def end(self, lease: Delivery) -> None:
+        """End one lease."""
+        lease.is_held = False
+        held = self._deliveries
+        del held[lease.offset]
         if not held:
-            self._begin_anew()
+            self._reset()
 
-    def end_all(self, deliveries: list[Delivery], consumer: Consumer) -> list[Delivery]:
-        """Those of these that the consumer holds, which are held no more."""
-        held = self._all()
-        ended: list[Delivery] = []
-        for delivery in deliveries:
-            lease = held.get(delivery.offset)
-            if lease is not None and lease.consumer is consumer:
-                del held[delivery.offset]
-                lease.is_held = False
-                ended.append(lease)
-        if not held:
-            self._begin_anew()
-        return ended
+    def end_of(self, consumer: Consumer, offset: int) -> Delivery | None:
+        """End a lease if this consumer has it; returns None if it has not."""
+        lease = self._deliveries.get(offset)
+        if lease is None or lease.consumer is not consumer:
+            return None
+        self.end(lease)
+        return lease
 
     def clear(self) -> None:
-        """Nothing is held any more."""
+        """End all leases."""
         for delivery in self:
             delivery.is_held = False
-        self._deliveries = None
-        self._begin_anew()
+        self._deliveries.clear()
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        """Nothing is held now. What took little room keeps it, and is not made anew each time."""
+    def _reset(self) -> None:
+        """Begin anew, as nothing is held. A large dictionary is dropped, a small one is used again."""
         if self._given > _SLACK:
-            self._deliveries = None
+            self._deliveries = {}
         self._given = 0
         if not self._is_ordered:
             self._is_ordered = True
             self._ends.clear()
             self._noted = 0
 
-    def ended(self, now_us: int, most: int) -> list[Delivery]:
-        """Those whose time is over, up to so many and in order of offset; they are held no more."""
+    def take_ended(self, now_us: int, most: int) -> list[Delivery]:
+        """End up to `most` leases whose time is over; returns them in order of offset."""
         found: list[Delivery] = []
-        if not len(self):
-            return found
-        held = self._all()
+        held = self._deliveries
         if self._is_ordered:
             for delivery in held.values():
                 if delivery.due_us > now_us or len(found) == most:
@@ -301,16 +256,15 @@ class Leases:
         return found
 
     def next_end_us(self) -> int:
-        """When the next claim ends; 0 when nothing is held."""
-        if self._one is not None:
-            return self._one.due_us
+        """Return when the next lease ends; 0 when nothing is held. Stale ends are dropped."""
+        held = self._deliveries
         if self._is_ordered:
-            for first in self:
+            for first in held.values():
                 return first.due_us
         while self._ends:
             due_us, _, offsets = self._ends[0]
             for offset in offsets:
-                delivery = self.get(offset)
+                delivery = held.get(offset)
                 if delivery is not None and delivery.due_us == due_us:
                     return due_us
             heapq.heappop(self._ends)
@@ -318,9 +272,9 @@ class Leases:
         return 0
 
     def _note(self, due_us: int, offsets: list[int]) -> None:
-        self._batches += 1
+        self._numbers += 1
         self._noted += len(offsets)
-        heapq.heappush(self._ends, (due_us, self._batches, offsets))
+        heapq.heappush(self._ends, (due_us, self._numbers, offsets))
 
     def _sweep(self) -> None:
         by_end: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The queues of one virtual host: made, found again after a restart, deleted, owned, woken in time. No routing."""
+"""The queues of one virtual host: declared, restored, found, deleted, owned, woken in time. No routing."""
 
 import heapq
 import json
@@ -6,38 +6,38 @@ import logging
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.config.settings import QueueManagerSettings
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.feeds.assigner import Assigner, check_source
-from headrace.core.pipeline import AT_ONCE, Line, take_steps
+from headrace.core.pipeline import AT_ONCE, CommitPipeline, take_steps
 from headrace.core.properties import Codecs
 from headrace.core.queue.dead_letters import DeadLetters
 from headrace.core.queue.definition import EPHEMERAL, MAX_NAME_BYTES, STREAM, QueueDefinition, Retention
-from headrace.core.queue.group import Pauses
-from headrace.core.queue.history import HISTORY_PREFIX, Death
-from headrace.core.queue.queue import EmptyLog, Queue, QueueHost, send_away
+from headrace.core.queue.entry import run_due
+from headrace.core.queue.group import Death, Group, Pauses
+from headrace.core.queue.queue import EmptyLog, Queue, QueueHost
+from headrace.core.queue.stream import StreamGroup
+from headrace.core.queue.work import WorkGroup
 from headrace.core.routing.address import dead_letter_origin
 from headrace.core.routing.topics import check_filter
 from headrace.core.routing.topology import Topology, scoped, unscoped
 from headrace.errors import AccessRefused, Corrupt, NotFound, PreconditionFailed, Refused, ResourceLocked
 from headrace.model import Message
 from headrace.storage.api import QUEUES, Engine
-
-if TYPE_CHECKING:
-    from headrace.core.queue.queue import Queue
+from headrace.storage.group_state import WORK, GroupState
 
 _SLACK: Final = 64
 
 
 @final
 class Timers:
-    """Queues by the time at which something in them comes due.
+    """Queues by the time at which their due work runs.
 
-    A queue knows the one time that counts, and asks anew when that has come. Earlier times take the place of later
-    ones, and queues go away long before their time: what is left of these is swept out before it outnumbers the others.
+    A queue knows the one time that counts, `wake_us`, and asks anew when that has come. Entries with another time, or
+    of deleted queues, are stale: they are swept out before they outnumber the others.
     """
 
     __slots__ = ("_count", "_due", "_stale")
@@ -46,10 +46,10 @@ class Timers:
         self._due: list[tuple[int, int, Queue]] = []
         self._count = 0
         self._stale = 0
-        """How many of them do not count any more."""
+        """Number of stale entries."""
 
-    def add(self, queue: "Queue", time_us: int) -> None:
-        """Have the queue looked at then, and not when it asked for before."""
+    def add(self, queue: Queue, time_us: int) -> None:
+        """Wake the queue then, instead of at the time it asked for before."""
         if queue.deleted:
             return
         self.forget(queue)
@@ -57,8 +57,8 @@ class Timers:
         self._count += 1
         heapq.heappush(self._due, (time_us, self._count, queue))
 
-    def forget(self, queue: "Queue") -> None:
-        """The queue need not be looked at."""
+    def forget(self, queue: Queue) -> None:
+        """Wake the queue no more."""
         if queue.wake_us:
             queue.wake_us = 0
             self._stale += 1
@@ -67,8 +67,8 @@ class Timers:
                 heapq.heapify(self._due)
                 self._stale = 0
 
-    def take(self, now_us: int, most: int) -> "list[Queue]":
-        """The queues whose time has come, each once, the earliest first; so many of them at most."""
+    def take(self, now_us: int, most: int) -> list[Queue]:
+        """Remove up to `most` queues whose time has come; returns them, the earliest first."""
         found: list[Queue] = []
         while self._due and self._due[0][0] <= now_us and len(found) < most:
             time_us, _, queue = heapq.heappop(self._due)
@@ -81,18 +81,19 @@ class Timers:
 
     @property
     def next_us(self) -> int:
-        """When to look again; 0 when nothing is due ever."""
+        """The next time; 0 for never."""
         return self._due[0][0] if self._due else 0
 
 
 _log: Final = logging.getLogger("headrace.core")
 
 _LOGS_AT_ONCE: Final = 1000
+HISTORY_PREFIX: Final = "$history/"
 LANDING_QUEUE: Final = "mqtt"
 GENERATED_PREFIX: Final = "amq.gen-"
 RESERVED_PREFIX: Final = "amq."
 INNER_PREFIXES: Final = ("$session/", "$share/")
-"""What the broker's own queues are called: see pubsub.py."""
+"""Prefixes of the broker's own queues: see pubsub.py."""
 
 
 @final
@@ -103,41 +104,46 @@ class Queues(QueueHost):
         self,
         engine: Engine,
         clock: Clock,
-        line: Line,
+        pipeline: CommitPipeline,
         topology: Topology,
         codecs: Codecs,
         replication_group: str,
     ) -> None:
         self._engine = engine
         self._clock = clock
-        self._line = line
-        self.statistics = line.statistics
-        self.given = None if engine.keeps_claims else line.given
+        self._pipeline = pipeline
+        self.statistics = pipeline.statistics
         self.auto_commit_us = QueueManagerSettings().auto_commit_interval * 1000
         self.topology = topology
         self._host = topology.host
         self._codecs = codecs
         self._replication_group = replication_group
+        self._unstored = None if engine.keeps_claims else pipeline.unstored
         self.timers = Timers()
         self.pauses = Pauses(engine)
-        self.dead_letters = DeadLetters(self, codecs, line, clock)
-        self.assigner = Assigner(topology, line, codecs, clock)
+        self.dead_letters = DeadLetters(self, codecs, pipeline, clock)
+        self.assigner = Assigner(topology, pipeline, codecs, clock)
         self._owned: dict[object, dict[Queue, None]] = {}
         self._dropping: dict[str, int] = {}
-        """Durable logs that are to be dropped and are still there, and how often."""
+        """Durable logs that are being dropped, and how many drops are on their way."""
         self._any_declared = False
-        self._is_on_time = False
-        """Whether queues that came due together are being seen to, step by step."""
+        self._is_running_due = False
+        """True while due work of many queues is done in steps."""
         self._inner: dict[str, Queue] = {}
-        """The broker's own, which no client can name."""
-        line.on_dropped = self._dropped
-        line.on_damage = self._damaged
+        """The broker's own queues, which no client can name."""
+        pipeline.on_dropped = self._dropped
+        pipeline.on_damage = self._damaged
         self._load()
 
     # -- declaring ---------------------------------------------------------------------------------------------------
 
     def declare(self, definition: QueueDefinition, owner: object = None, passive: bool = False) -> Queue:
-        """See Broker.declare."""
+        """Return a queue as defined; an empty name gets one from the server. Passive only asks whether it exists.
+
+        Raises NotFound (passive), PreconditionFailed when it exists and differs, ResourceLocked when another
+        connection has it for itself, AccessRefused for names the server keeps, Refused for another replication group,
+        NotFound and PreconditionFailed for a bad source.
+        """
         name, group = definition.name, definition.replication_group
         if group and group != self._replication_group:
             raise Refused(
@@ -162,46 +168,46 @@ class Queues(QueueHost):
             definition = replace(definition, name=generated_name())
         else:
             _check_name(name)
-        queue = self.create(self._line.open(), definition)
+        queue = self.create(self._pipeline.open(), definition)
         if definition.exclusive:
             queue.owner = owner
             self._owned.setdefault(owner, {})[queue] = None
         return queue
 
     def alter(self, queue: Queue, definition: QueueDefinition, is_start: bool) -> None:
-        """See Broker.alter."""
-        turn = self._line.open()
+        """Change the definition of a queue: see Queue.alter."""
+        batch = self._pipeline.open()
         before = queue.definition.source
         if definition.source != before:
             check_source(definition, self._definition)
-        self.topology.alter(queue, lambda: queue.alter(turn, definition, is_start, self._clock.now_us()))
+        self.topology.alter(queue, lambda: queue.alter(batch, definition, is_start, self._clock.now_us()))
         if definition.source != before:
-            self.assigner.unfollow(turn, queue)
+            self.assigner.unfollow(batch, queue)
             if definition.source:
-                self.assigner.follow(turn, queue)
+                self.assigner.follow(batch, queue)
         if definition.is_stored:
-            self._store(turn, definition)
+            self._store(batch, definition)
         if is_start:
             self.pauses.restore(queue)
 
-    def _store(self, turn: Turn, definition: QueueDefinition) -> None:
+    def _store(self, batch: Batch, definition: QueueDefinition) -> None:
         value = json.dumps(definition.to_json(), ensure_ascii=False, separators=(",", ":")).encode()
-        turn.define(QUEUES, scoped(self._host, definition.name).encode(), value)
+        batch.define(QUEUES, scoped(self._host, definition.name).encode(), value)
 
-    def create(self, turn: Turn, definition: QueueDefinition) -> Queue:
-        """Make a queue that is not there yet. Raises Refused when its patterns or its filter make no sense."""
+    def create(self, batch: Batch, definition: QueueDefinition) -> Queue:
+        """Make a new queue. Raises Refused when its patterns or its filter make no sense."""
         for pattern in definition.topics:
             check_filter(pattern)
         check_source(definition, self._definition)
         log = scoped(self._host, definition.name)
-        self._line.drop_first(log, log.encode())
+        self._pipeline.drop_first(log, log.encode())
         queue = self._build(definition)
         if definition.is_stored:
-            self._store(turn, definition)
+            self._store(batch, definition)
         if definition.source:
-            self.assigner.follow(turn, queue)
+            self.assigner.follow(batch, queue)
         if definition.is_stream:
-            self.assigner.appeared(turn, queue)
+            self.assigner.appeared(batch, queue)
         return queue
 
     def _definition(self, name: str) -> QueueDefinition | None:
@@ -209,11 +215,11 @@ class Queues(QueueHost):
         return queue.definition if queue is not None else None
 
     def open_inner(self, definition: QueueDefinition) -> Queue:
-        """The queue of the broker's own of that name. Only its log is stored, not what it is."""
+        """Return a queue of the broker's own, new if need be. Its log is stored, its definition is not."""
         queue = self._inner.get(definition.name)
         if queue is None:
             log = scoped(self._host, definition.name)
-            self._line.drop_first(log, log.encode())
+            self._pipeline.drop_first(log, log.encode())
             queue = self._inner[definition.name] = self._open(definition)
         return queue
 
@@ -227,7 +233,7 @@ class Queues(QueueHost):
     def _open(self, definition: QueueDefinition) -> Queue:
         name = scoped(self._host, definition.name)
         if not definition.is_stored:
-            log = self._line.memory.engine.log(name)
+            log = self._pipeline.memory.engine.log(name)
         else:
             log = EmptyLog(name) if name in self._dropping else self._engine.log(name)
         queue = Queue(self, definition, log, self._codecs, self._clock.now_us())
@@ -237,20 +243,26 @@ class Queues(QueueHost):
         return queue
 
     def landing(self, topic: str) -> Queue:
-        """The queue for an address that no queue matches: one for it alone or, as long as none was ever declared, the
-        one that takes everything. Raises Refused when the address names no queue."""
+        """Return the queue for an address that no queue matches.
+
+        That is the landing queue as long as no queue was ever declared, then a new ephemeral one. Raises Refused when
+        the address names no queue.
+        """
         name = self.topology.name_for(topic)
         if dead_letter_origin(name):
             return self.addressed(name)
         landing = self.topology.queues.get(LANDING_QUEUE)
         if self._any_declared or (landing is not None and not landing.definition.reserved):
-            return self.create(self._line.open(), QueueDefinition(name, EPHEMERAL, durable=False))
+            return self.create(self._pipeline.open(), QueueDefinition(name, EPHEMERAL, durable=False))
         if landing is None:
-            landing = self.create(self._line.open(), QueueDefinition(LANDING_QUEUE, reserved=True))
+            landing = self.create(self._pipeline.open(), QueueDefinition(LANDING_QUEUE, reserved=True))
         return landing
 
     def addressed(self, name: str) -> Queue:
-        """See Broker.addressed."""
+        """Return the queue that an address names; an ephemeral one is made where there is none.
+
+        A queue of dead letters is made as the first of them would make it. Raises NotFound for letters of no queue.
+        """
         existing = self.topology.queues.get(name)
         if existing is not None:
             return existing
@@ -271,7 +283,7 @@ class Queues(QueueHost):
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def find(self, name: str, owner: object = None) -> Queue:
-        """Raises NotFound, ResourceLocked."""
+        """Return a queue by name. Raises NotFound, ResourceLocked."""
         queue = self.topology.queue(name)
         if queue.is_leaving:
             self.drop(queue)
@@ -280,7 +292,7 @@ class Queues(QueueHost):
         return queue
 
     def usable(self, name: str, owner: object = None) -> Queue:
-        """The same; what cannot be read, or was found to be damaged, is refused. Raises Corrupt too."""
+        """Return a queue by name that is not damaged. Raises NotFound, ResourceLocked, Corrupt."""
         queue = self.find(name, owner)
         if queue.refusal is not None:
             raise queue.refusal
@@ -294,7 +306,7 @@ class Queues(QueueHost):
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def delete(self, name: str, if_unused: bool, if_empty: bool, owner: object) -> int:
-        """See Broker.delete."""
+        """Remove a queue; returns how many messages go. Raises NotFound, PreconditionFailed, ResourceLocked."""
         queue = self.find(name, owner)
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"queue '{name}' in use")
@@ -305,41 +317,41 @@ class Queues(QueueHost):
         return count
 
     def drop(self, queue: Queue) -> None:
-        """Take a queue away, with its messages, groups, bindings and history; its consumers are told."""
+        """Remove a queue with its messages, groups, bindings and history; its consumers are told."""
         if queue.deleted:
             return
         queue.deleted = True
         owned = self._owned.get(queue.owner)
         if owned is not None and owned.pop(queue, queue) is None and not owned:
             del self._owned[queue.owner]
-        turn = self._line.open()
-        self._line.forget(queue)
+        batch = self._pipeline.open()
+        self._pipeline.forget(queue)
         if self._inner.get(queue.name) is queue:
             del self._inner[queue.name]
         else:
-            self.topology.remove(turn, queue)
-        self.assigner.dropped(turn, queue)
-        turn.commit_for(queue).drop(queue.log.name)
+            self.topology.remove(batch, queue)
+        self.assigner.dropped(batch, queue)
+        batch.commit_for(queue).drop(queue.log.name)
         for group in queue.groups.values():
-            self.pauses.forget(turn, group)
+            self.pauses.forget(batch, group)
         if queue.durable:
             self._dropping[queue.log.name] = self._dropping.get(queue.log.name, 0) + 1
-            turn.define(QUEUES, queue.log.name.encode(), None)
+            batch.define(QUEUES, queue.log.name.encode(), None)
         history = self.topology.queues.get(HISTORY_PREFIX + queue.name)
         if history is not None:
             self.drop(history)
-        send_away(queue)
+        queue.send_away()
         queue.let_go()
         self.timers.forget(queue)
 
     def drop_all(self) -> Iterator[None]:
-        """The virtual host goes: so do all its queues, and logs that no queue has asked for. In steps."""
+        """Drop all queues of a virtual host that goes, and logs without a queue, in steps."""
         while self.topology.queues or self._inner:
             yield from self._drop_each([*self.topology.queues.values(), *self._inner.values()])
         for number, log in enumerate(self._engine.logs(), 1):
             if log not in self._dropping and unscoped(self._host, log) is not None:
                 self._dropping[log] = 1
-                self._line.open().durable.drops.append(log)
+                self._pipeline.open().durable.drops.append(log)
             if number % _LOGS_AT_ONCE == 0:
                 yield
 
@@ -352,11 +364,11 @@ class Queues(QueueHost):
                 yield
 
     def release_owner(self, owner: object) -> None:
-        """A connection is gone: so are the queues it had for itself."""
-        take_steps(self._line, self._drop_each(list(self._owned.pop(owner, {}))))
+        """Drop the exclusive queues of a connection that is gone."""
+        take_steps(self._pipeline, self._drop_each(list(self._owned.pop(owner, {}))))
 
     def _dropped(self, log: str) -> None:
-        """A durable log is gone; a queue of that name that was declared meanwhile has one of its own now."""
+        """Give a queue that was declared again meanwhile a log of its own: the former one is gone."""
         self._dropping[log] -= 1
         if self._dropping[log]:
             return
@@ -378,43 +390,48 @@ class Queues(QueueHost):
         return None if name is None else self.topology.queues.get(name) or self._inner.get(name)
 
     def on_time(self, now_us: int) -> None:
-        """Have queues do what has come due, and those that are filled from streams go on."""
-        if not self._is_on_time:
-            self._is_on_time = True
-            take_steps(self._line, self._see_to(now_us))
+        """Run due work of queues, and go on filling queues from streams."""
+        if not self._is_running_due:
+            self._is_running_due = True
+            take_steps(self._pipeline, self._run_due(now_us))
         self.assigner.on_time(now_us)
 
-    def _see_to(self, now_us: int) -> Iterator[None]:
+    def _run_due(self, now_us: int) -> Iterator[None]:
         try:
             while True:
                 due = self.timers.take(now_us, AT_ONCE)
                 for queue in due:
-                    queue.on_time(self._line.open(), now_us)
-                    self._line.pump_soon(queue)
+                    run_due(queue, self._pipeline.open(), now_us)
+                    self._pipeline.pump_soon(queue)
                 if len(due) < AT_ONCE:
                     return
                 yield
-        finally:  # whatever becomes of it, what comes due later is seen to
-            self._is_on_time = False
+        finally:  # due work runs later too, whatever becomes of this
+            self._is_running_due = False
 
-    # -- what a queue asks for ---------------------------------------------------------------------------------------
+    # -- services for a queue -----------------------------------------------------------------------------------------
 
-    def dead_letter(self, turn: Turn, queue: Queue, message: Message, death: Death) -> None:
-        self.dead_letters.move(turn, queue, message, death)
+    def make_group(self, queue: Queue, state: GroupState, auto_commit: bool) -> Group:
+        if state.mode == WORK:
+            return WorkGroup(queue, state, self._unstored if queue.durable else None)
+        return StreamGroup(queue, state, auto_commit)
 
-    def history_of(self, turn: Turn, queue: Queue) -> Queue:
+    def dead_letter(self, batch: Batch, queue: Queue, message: Message, death: Death) -> None:
+        self.dead_letters.move(batch, queue, message, death)
+
+    def history_of(self, batch: Batch, queue: Queue) -> Queue:
         name = HISTORY_PREFIX + queue.name
         existing = self.topology.queues.get(name)
         if existing is not None:
             return existing
         retention = Retention(max_age_ms=queue.definition.history_ms)
-        return self.create(turn, QueueDefinition(name, STREAM, queue.durable, retention=retention))
+        return self.create(batch, QueueDefinition(name, STREAM, queue.durable, retention=retention))
 
     def wake_at(self, queue: Queue, time_us: int) -> None:
         self.timers.add(queue, time_us)
 
     def pump_soon(self, queue: Queue) -> None:
-        self._line.pump_soon(queue)
+        self._pipeline.pump_soon(queue)
 
     def grew(self, queue: Queue) -> None:
         self.assigner.grew(queue)
@@ -424,7 +441,7 @@ class Queues(QueueHost):
 
 
 def generated_name() -> str:
-    """A name for a queue that its client leaves to the server."""
+    """Return a name for a queue whose client left the name to the server."""
     return GENERATED_PREFIX + secrets.token_urlsafe(16)
 
 

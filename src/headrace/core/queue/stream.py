@@ -1,16 +1,16 @@
-"""A stream group: a cursor over a log that keeps everything. No claims, no retries: see work.py for those."""
+"""A stream group: a shared cursor over a log that keeps everything. No claims, no retries: see work.py for those."""
 
 import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Turn
-from headrace.core.queue.dispatch import Consumer, Delivery
-from headrace.core.queue.group import ACK, FILTERED_AT_ONCE, REJECT, Found, Group, PendingEntry, most_bytes
+from headrace.core.batch import Batch
+from headrace.core.queue.dispatch import Consumer, Delivery, Found
+from headrace.core.queue.group import ACK, FILTERED_AT_ONCE, REJECT, Group, PendingEntry, most_bytes
 from headrace.errors import Refused, Unavailable
 from headrace.model import Message
 from headrace.selector import Selector
-from headrace.storage.group_state import WORK, GroupState
+from headrace.storage.group_state import GroupState
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue
@@ -20,7 +20,7 @@ _SLACK: Final = 1024
 
 @final
 class _Run:
-    """Neighbouring offsets that were given out together, without the first of them that are settled."""
+    """Neighbouring offsets that were delivered together, without the settled ones at its start."""
 
     __slots__ = ("start", "stop")
 
@@ -31,24 +31,24 @@ class _Run:
 
 @final
 class StreamGroup(Group):
-    """Readers that share a cursor; how far they are is committed as they acknowledge, or every few seconds."""
+    """Readers that share a cursor. Their progress is committed as they acknowledge, or every few seconds."""
 
     def __init__(self, queue: "Queue", state: GroupState, auto_commit: bool = True) -> None:
         super().__init__(queue, state)
         self.auto_commit = auto_commit
         self._selector: Selector | None = None
-        state.cursor = max(state.committed, queue.first_offset)  # what was read and not committed is read again
+        state.cursor = max(state.committed, queue.first_offset)  # uncommitted messages are read again
         self._held: dict[int, Consumer] = {}
         self._runs: deque[_Run] = deque()
-        """What is held, in order, and what was settled since the last look."""
+        """Held messages in order, among others that were settled since the last checkpoint."""
         self._late: list[int] = []
-        """A heap of the same, for what was given out after others of higher offset."""
+        """A heap of the same, for messages delivered after others of higher offset."""
         self._again: list[int] = []
-        """A heap of what members held that left: others read it."""
+        """A heap of offsets that members held when they left: other members read them."""
         self._given = state.cursor
-        """Whatever is below and read now was delivered before."""
+        """Messages below this offset were delivered before."""
         self._given_before = self._given
-        """The same, as it was before the present round of deliveries: each in it is a first one to somebody."""
+        """The same before the present round of deliveries, in which every message is a first delivery."""
         self._acknowledged = False
         self._commit_at_us = 0
 
@@ -62,7 +62,7 @@ class StreamGroup(Group):
 
     @property
     def lag(self) -> int:
-        """What is committed by its readers is finished then; else what is read is, but for what they hold."""
+        """Where readers commit, uncommitted messages are unfinished; else unread and held ones."""
         if self.auto_commit:
             return self.ready + len(self._held)
         return max(0, self.queue.log.next_offset - max(self.state.committed, self.queue.first_offset))
@@ -78,17 +78,17 @@ class StreamGroup(Group):
         return self._held.get(offset)
 
     def work_progress(self) -> tuple[str, int] | None:
-        """The queue's primary work group and how far it is: what is below was processed there. None without one."""
+        """Return the queue's primary work group and its committed offset; None without one."""
         primary = self.queue.definition.primary_group
         groups = [
             group
             for name, group in self.queue.groups.items()
-            if primary and group.state.mode == WORK and primary in (name, name.partition("@")[0])
+            if primary and group.is_work and primary in (name, name.partition("@")[0])
         ]
         return (primary, min([group.state.committed for group in groups])) if groups else None
 
     def work_headers(self, offset: int) -> dict[str, object]:
-        """The same for one message, under the names that readers of streams know; nothing without such a group."""
+        """Return that for one message, as headers that readers of streams know; empty without such a group."""
         progress = self.work_progress()
         if progress is None:
             return {}
@@ -102,7 +102,7 @@ class StreamGroup(Group):
         }
 
     def agree(self, auto_commit: bool) -> None:
-        """A reader comes that wants progress committed by itself, or not. Raises Refused if others want otherwise."""
+        """Set whether progress is committed automatically. Raises Refused if other readers want otherwise."""
         if auto_commit != self.auto_commit and len(self.consumers):
             raise Refused(
                 f"group {self.name!r} of queue {self.queue.name!r} "
@@ -111,7 +111,7 @@ class StreamGroup(Group):
         self.auto_commit = auto_commit
 
     def select(self, selector: Selector | None) -> None:
-        """A reader comes that wants only some messages, or all. Raises Refused if others want otherwise."""
+        """Set the selector of the group. Raises Refused if other readers want another."""
         text, current = ["" if one is None else one.text for one in (selector, self._selector)]
         if text != current and len(self.consumers):
             raise Refused(
@@ -122,16 +122,16 @@ class StreamGroup(Group):
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def pump(self, turn: Turn, now_us: int) -> None:
+    def pump(self, batch: Batch, now_us: int) -> None:
         if self._acknowledged:
             self._acknowledged = False
-            self._checkpoint(turn)
-        super().pump(turn, now_us)
+            self._checkpoint(batch)
+        super().pump(batch, now_us)
 
     def has_more(self) -> bool:
         return self.state.cursor < self.queue.log.next_offset or bool(self._again)
 
-    def _find(self, turn: Turn, room: int, now_us: int) -> list[Found]:
+    def _find(self, batch: Batch, room: int, now_us: int) -> list[Found]:
         found: list[Found] = []
         self._given_before = self._given
         first = self.queue.first_offset
@@ -175,7 +175,7 @@ class StreamGroup(Group):
             return False
         return self._selector is None or self.queue.fits(self._selector, message)
 
-    def claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
+    def claim(self, batch: Batch, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
         before = self._given_before
         again = sum([offset < before for offset, _ in share]) if share[0][0] < before else 0
         self._count(len(share), again)
@@ -200,25 +200,25 @@ class StreamGroup(Group):
             self._late.clear()
             self._runs = deque([_Run(offset, offset + 1) for offset in sorted(held)])
 
-    def finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
-        return  # reading on is all there is to it
+    def finish(self, batch: Batch, deliveries: list[Delivery], now_us: int) -> None:
+        return  # the cursor has moved, nothing else is to be done
 
     def put_back(self, found: list[Found]) -> None:
         for offset, _ in found:
             heapq.heappush(self._again, offset)
 
-    def _take_back(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+    def _take_back(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         if consumer.auto_ack or consumer.holding:
             self._give_up(consumer, [delivery.offset for delivery in deliveries])
 
     def was_read(self, offset: int) -> bool:
-        """Whether the group has come by this message, and it is still there."""
+        """Return whether the group has read this message, and the log still has it."""
         return self.queue.first_offset <= offset < self.state.cursor
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
-    def settle(self, turn: Turn, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
-        """What the consumer does not hold is settled already, or was taken from it by a seek: nothing happens."""
+    def settle(self, batch: Batch, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
+        """End one delivery. Nothing happens if the consumer does not hold it: it was settled, or a seek took it."""
         if self._held.get(offset) is not consumer:
             return
         del self._held[offset]
@@ -226,30 +226,30 @@ class StreamGroup(Group):
         if outcome in (ACK, REJECT):
             self._acknowledged = self.auto_commit
         else:
-            self._commit_later(now_us)  # a stream is read again by seeking, so even this one is behind us
+            self._commit_later(now_us)  # only a seek reads it again, so it is done even if it failed
 
-    def acknowledge(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
-        held = self._held
-        offsets = [delivery.offset for delivery in deliveries if held.get(delivery.offset) is consumer]
-        for offset in offsets:
-            del held[offset]
-        if offsets:
-            consumer.release_all(offsets)
-            self._acknowledged = self.auto_commit
+    def acknowledge(self, batch: Batch, deliveries: list[Delivery], first: int, stop: int, now_us: int) -> None:
+        held, consumer = self._held, deliveries[first].consumer
+        for at in range(first, stop):
+            offset = deliveries[at].offset
+            if held.get(offset) is consumer:
+                del held[offset]
+                consumer.release(offset)
+                self._acknowledged = self.auto_commit
 
-    def commit(self, turn: Turn, offset: int) -> None:
-        """Everything below `offset` is processed; going back takes a seek. Raises Refused above the cursor."""
+    def commit(self, batch: Batch, offset: int) -> None:
+        """Mark everything below `offset` as processed; going back takes a seek. Raises Refused above the cursor."""
         if offset > self.state.cursor:
             raise Refused(
                 f"offset {offset} of {self.queue.name!r} cannot be committed: group {self.name!r} has read to "
                 f"{self.state.cursor}"
             )
         if offset > self.state.committed:
-            self._commit(turn, offset)
+            self._commit(batch, offset)
         self._let_go_below(offset)
 
     def _let_go_below(self, offset: int) -> None:
-        """Nobody holds anything below this offset any more: what is processed takes no room."""
+        """Release all messages below this offset: processed messages take no room."""
         runs, late = self._runs, self._late
         while late and late[0] < offset:
             self._let_go(heapq.heappop(late))
@@ -267,8 +267,8 @@ class StreamGroup(Group):
         if consumer is not None:
             consumer.release(offset)
 
-    def seek(self, turn: Turn, offset: int) -> None:
-        """Go on reading at `offset`, within what there is; nobody holds anything any more."""
+    def seek(self, batch: Batch, offset: int) -> None:
+        """Go on reading at `offset`, within the log; nobody holds anything any more."""
         log = self.queue.log
         offset = min(max(offset, self.queue.first_offset), log.next_offset)
         for held, consumer in self._held.items():
@@ -278,19 +278,19 @@ class StreamGroup(Group):
         self._late.clear()
         self._again.clear()
         self._given = offset
-        commit = turn.commit_for(self.queue)
+        commit = batch.commit_for(self.queue)
         commit.seek(log.name, self.name, offset)
         self.state.apply(commit.steps[-1])
         if self.auto_commit and offset > self.state.committed:
-            self._commit(turn, offset)
+            self._commit(batch, offset)
 
-    def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
-        """Others read what it had not acknowledged; once all are gone, reading resumes at what is committed."""
+    def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:
+        """Remove a member; others read its messages. The last one resets the cursor to the committed offset."""
         self.consumers.leave(consumer)
         self._give_up(consumer, consumer.held())
         consumer.group = None
         if self.auto_commit:
-            self._checkpoint(turn)
+            self._checkpoint(batch)
         if not len(self.consumers) and not self._held:
             self._again.clear()
             self.state.cursor = max(self.state.committed, self.queue.first_offset)
@@ -302,19 +302,19 @@ class StreamGroup(Group):
         self._held.clear()
         super().close()
 
-    def on_time(self, turn: Turn, now_us: int) -> bool:
+    def on_time(self, batch: Batch, now_us: int) -> bool:
         if self._commit_at_us and self._commit_at_us <= now_us:
             self._commit_at_us = 0
             if self.auto_commit:
-                self._checkpoint(turn)
+                self._checkpoint(batch)
         return False
 
     def next_due_us(self) -> int:
         return self._commit_at_us
 
-    def on_truncated(self, turn: Turn, first: int) -> None:
+    def on_truncated(self, batch: Batch, first: int) -> None:
         if self.state.committed < first:
-            self._commit(turn, first)
+            self._commit(batch, first)
 
     def _give_up(self, consumer: Consumer, offsets: list[int]) -> None:
         for offset in offsets:
@@ -327,8 +327,8 @@ class StreamGroup(Group):
             self._commit_at_us = now_us + self.queue.auto_commit_us
             self.queue.wake_at(self._commit_at_us)
 
-    def _checkpoint(self, turn: Turn) -> None:
-        """Commit up to the oldest message that a reader still holds or has yet to get."""
+    def _checkpoint(self, batch: Batch) -> None:
+        """Commit up to the oldest message that a reader still holds, or that is to be read again."""
         held, runs, late = self._held, self._runs, self._late
         while late and late[0] not in held:
             heapq.heappop(late)
@@ -342,9 +342,9 @@ class StreamGroup(Group):
                 break
             runs.popleft()
         if safe > self.state.committed:
-            self._commit(turn, safe)
+            self._commit(batch, safe)
 
-    def _commit(self, turn: Turn, offset: int) -> None:
-        commit = turn.commit_for(self.queue)
+    def _commit(self, batch: Batch, offset: int) -> None:
+        commit = batch.commit_for(self.queue)
         commit.commit_offset(self.queue.log.name, self.name, offset)
         self.state.apply(commit.steps[-1])

@@ -1,1 +1,1 @@
-"""Exchanges, patterns and addresses: which queues a message is for. No messages are stored here."""
+"""Exchanges, patterns and addresses: the queues of a message. No messages are stored here."""

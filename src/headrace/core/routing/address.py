@@ -1,4 +1,4 @@
-"""Names with a meaning: queue addresses, groups, dead-letter queues, message ids. Nothing is looked up."""
+"""Names with a meaning: queue addresses, groups, dead-letter queues, message ids. No lookups."""
 
 from typing import Final, final
 
@@ -19,10 +19,10 @@ _VERBS: Final = {"$" + verb: verb for verb in (ACK, NACK, REJECT, COMMIT)}
 
 @final
 class Address:
-    """Where a message, a subscription or a settlement goes: `$queue/<queue>/<key>/$<verb>`.
+    """Target of a message, a subscription or a settlement: `$queue/<queue>/<key>/$<verb>`.
 
-    The key is a routing key, or a subscription's filter; it is "" at the root. The verb is "" for messages.
-    A dead-letter queue is `$queue/$dlq/<queue>`; to read it, `$dlq/<queue>` will do.
+    The key is a routing key, or a subscription's filter; it is "" at the root. The verb is "" for messages. A
+    dead-letter queue is `$queue/$dlq/<queue>`; for reading, `$dlq/<queue>` is enough.
     """
 
     __slots__ = ("key", "queue", "verb")
@@ -37,19 +37,19 @@ class Address:
 
 
 def is_address(topic: str) -> bool:
-    """Whether the topic is meant for queues rather than for plain publish and subscribe."""
+    """True if the topic addresses queues and not plain publish and subscribe."""
     return topic.startswith(QUEUE_PREFIX)
 
 
 def is_read_address(pattern: str) -> bool:
-    """Whether a subscription to it, or a settlement, is a queue's: an address, or that of a dead-letter queue."""
+    """True if a subscription or settlement addresses a queue, dead-letter queues included."""
     return pattern.startswith(ADDRESS_PREFIXES)
 
 
 def parse_address(topic: str) -> Address:
-    """Read a queue address. `$queue/orders/` is the root, as `$queue/orders` is.
+    """Parse a queue address. `$queue/orders/` is the root, as `$queue/orders` is.
 
-    Raises Refused when it is none, names no queue, or has a verb anywhere but at its end.
+    Raises Refused when it is none, names no queue, or has a verb before its end.
     """
     if not is_read_address(topic):
         raise Refused(f"{quoted(topic)} is no queue address: those are $queue/<name> or $queue/<name>/<key>")
@@ -72,7 +72,7 @@ def parse_address(topic: str) -> Address:
 
 
 def is_addressable(queue: str) -> bool:
-    """Whether `$queue/<queue>` can name this queue; other protocols allow names that it cannot."""
+    """True if `$queue/<queue>` can name this queue; other protocols allow more names."""
     name = queue.removeprefix(DEAD_LETTER_PREFIX)
     if not name or name in _VERBS or queue == DEAD_LETTER_PREFIX[:-1]:
         return False
@@ -95,12 +95,12 @@ def queue_topic(queue: str, key: str = "") -> str:
 
 
 def queue_pattern(queue: str) -> str:
-    """The pattern that every addressable queue matches besides its own: `$queue/<queue>/#`."""
+    """Pattern of an addressable queue besides those of its definition: `$queue/<queue>/#`."""
     return f"{QUEUE_PREFIX}{queue}/#"
 
 
 def effective_group(group: str, key_filter: str) -> str:
-    """The id under which a group keeps its progress: `group`, or `group@filter` when it has a filter."""
+    """Id of a group's stored progress: `group`, or `group@filter` with a filter."""
     return f"{group}@{key_filter}" if key_filter else group
 
 
@@ -110,29 +110,26 @@ def group_of_client(client_id: str) -> str:
 
 
 def dead_letter_queue(queue: str) -> str:
-    """The name of the queue that takes this queue's dead letters, unless its settings name another."""
+    """Default name of a queue's dead-letter queue."""
     return DEAD_LETTER_PREFIX + queue
 
 
 def dead_letter_origin(name: str) -> str:
-    """The queue whose dead letters are in `$dlq/<queue>`; "" when the name is of another shape."""
+    """The queue whose dead letters are in `$dlq/<queue>`; "" for any other name."""
     return name[len(DEAD_LETTER_PREFIX) :] if name.startswith(DEAD_LETTER_PREFIX) else ""
 
 
 def format_message_id(queue: str, offset: int) -> str:
-    """The id that a delivery carries and a settlement brings back."""
+    """Id of a delivery, which its settlement names."""
     return f"{queue}:{offset}"
 
 
 def parse_message_id(text: str) -> tuple[str, int]:
-    """The queue and the offset of a message id; the queue is "" when the id is a bare offset.
-
-    Raises Refused when it is neither.
-    """
-    queue, colon, digits = text.rpartition(":")  # queue names may have ':' in them
+    """Queue and offset of a message id; the queue is "" for a bare offset. Raises Refused for other texts."""
+    queue, colon, digits = text.rpartition(":")  # queue names may contain ':'
     if not (digits.isascii() and digits.isdigit()) or (colon and not queue):
         raise Refused(f"message id {quoted(text)} is neither <queue>:<offset> nor an offset")
-    # Nineteen digits hold every offset; longer ones are not worth converting.
+    # Nineteen digits hold every offset; longer texts are not converted.
     offset = int(digits) if len(digits) <= 19 else MAX_OFFSET + 1
     if offset > MAX_OFFSET:
         raise Refused(f"message id {quoted(text)} has an offset above {MAX_OFFSET}")

@@ -1,27 +1,296 @@
-"""The exchanges of one virtual host: which queues a message goes to. Queues and storage are elsewhere."""
+"""The exchanges of one virtual host: how each kind picks bindings, and which queues a message reaches through chains.
 
-from collections.abc import Mapping, Sequence
-from typing import Final, final
+exchange.py defines exchanges and bindings. Queues and storage are elsewhere.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final, TypeAlias, final
 
 from headrace.core.properties import frozen
 from headrace.core.routing.exchange import (
     CONSISTENT_HASH,
+    DIRECT,
+    FANOUT,
     HEADERS,
+    KINDS,
     PREDECLARED,
     RESERVED_PREFIX,
+    TOPIC,
     Binding,
     Dropped,
     Exchange,
-    HashRouter,
-    Router,
     check_new_name,
     check_not_default,
-    hashed_header,
-    router_for,
 )
-from headrace.errors import AccessRefused, NotFound, PreconditionFailed
+from headrace.core.routing.topics import KeyTrie
+from headrace.errors import AccessRefused, NotFound, PreconditionFailed, Refused
 
-# The cache of routes is bounded by what it holds: a route weighs its queues and a constant for its key.
+X_MATCH: Final = "x-match"
+
+# A header that a binding asks for: its name, and its frozen value or None for any value.
+Need: TypeAlias = tuple[str, Hashable]
+
+
+class Router(ABC):
+    """The bindings of one exchange, indexed for matching. Each binding is added once and removed once."""
+
+    @abstractmethod
+    def add(self, binding: Binding) -> None:
+        """Add a binding. Raises PreconditionFailed, changing nothing, for wrong arguments."""
+
+    @abstractmethod
+    def remove(self, binding: Binding) -> None:
+        """Remove a binding that was added."""
+
+    @abstractmethod
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        """The bindings that a message matches, each once."""
+
+
+def router_for(kind: str) -> Router:
+    """An empty router for one of AMQP's own kinds of exchange. Raises PreconditionFailed for any other."""
+    if kind == DIRECT:
+        return DirectRouter()
+    if kind == FANOUT:
+        return FanoutRouter()
+    if kind == TOPIC:
+        return TopicRouter()
+    if kind == HEADERS:
+        return HeadersRouter()
+    raise PreconditionFailed(f"unknown exchange type '{kind}': use {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+
+
+@final
+class DirectRouter(Router):
+    """Matches bindings whose key equals the message's."""
+
+    __slots__ = ("_by_key",)
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[Binding, None]] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._by_key.setdefault(binding.key, {})[binding] = None
+
+    def remove(self, binding: Binding) -> None:
+        bindings = self._by_key[binding.key]
+        del bindings[binding]
+        if not bindings:
+            del self._by_key[binding.key]
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        return self._by_key.get(key, ())
+
+
+@final
+class FanoutRouter(Router):
+    """Matches all bindings."""
+
+    __slots__ = ("_bindings",)
+
+    def __init__(self) -> None:
+        self._bindings: dict[Binding, None] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._bindings[binding] = None
+
+    def remove(self, binding: Binding) -> None:
+        del self._bindings[binding]
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        return self._bindings
+
+
+@final
+class TopicRouter(Router):
+    """Matches bindings whose key is a pattern of words that fits the message's key."""
+
+    __slots__ = ("_tree",)
+
+    def __init__(self) -> None:
+        self._tree: KeyTrie[Binding] = KeyTrie()
+
+    def add(self, binding: Binding) -> None:
+        self._tree.add(binding.key, binding)
+
+    def remove(self, binding: Binding) -> None:
+        self._tree.remove(binding.key, binding)
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        return self._tree.match(key)
+
+
+@final
+class HeadersRouter(Router):
+    """Matches bindings whose arguments are among the message's headers: all of them, or any.
+
+    A binding for any header is indexed under each of its headers, one for all under its rarest; so a message is
+    compared only with bindings that want something it has.
+    """
+
+    __slots__ = ("_all", "_always", "_any", "_names")
+
+    def __init__(self) -> None:
+        self._all: dict[Need, dict[Binding, tuple[Need, ...]]] = {}
+        self._any: dict[Need, dict[Binding, None]] = {}
+        self._always: dict[Binding, None] = {}  # bindings without header arguments that want all
+        self._names: dict[str, int] = {}  # number of bindings by header name
+
+    def add(self, binding: Binding) -> None:
+        wants_any, needs = _needs(binding)
+        for name, _ in needs:
+            self._names[name] = self._names.get(name, 0) + 1
+        if wants_any:
+            for need in needs:
+                self._any.setdefault(need, {})[binding] = None
+        elif needs:
+            rarest = min(needs, key=self._popularity)
+            self._all.setdefault(rarest, {})[binding] = needs
+        else:
+            self._always[binding] = None
+
+    def remove(self, binding: Binding) -> None:
+        wants_any, needs = _needs(binding)
+        self._always.pop(binding, None)
+        for need in needs:
+            name = need[0]
+            self._names[name] -= 1
+            if not self._names[name]:
+                del self._names[name]
+            if wants_any:
+                self._any[need].pop(binding, None)
+                if not self._any[need]:
+                    del self._any[need]
+            elif need in self._all:
+                self._all[need].pop(binding, None)
+                if not self._all[need]:
+                    del self._all[need]
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        if not headers:
+            return self._always
+        offered = self._offered(headers)
+        found = dict(self._always)
+        for need in offered:
+            if need in self._any:
+                found.update(self._any[need])
+            if need in self._all:
+                for binding, needs in self._all[need].items():
+                    if _has_all(offered, needs):
+                        found[binding] = None
+        return found
+
+    def _popularity(self, need: Need) -> int:
+        return len(self._all.get(need, ()))
+
+    def _offered(self, headers: Mapping[str, object]) -> dict[Need, None]:
+        """The message's headers that some binding asks for."""
+        offered: dict[Need, None] = {}
+        for name, value in headers.items():
+            if name in self._names:
+                offered[name, None] = None
+                try:
+                    offered[name, frozen(value)] = None
+                except Refused:
+                    continue  # no binding can hold such a value, so it is present and equals none
+        return offered
+
+
+def _needs(binding: Binding) -> tuple[bool, tuple[Need, ...]]:
+    """True if any one header suffices, and the headers asked for."""
+    mode = binding.arguments.get(X_MATCH, "all")
+    if mode not in ("all", "any", "all-with-x", "any-with-x"):
+        raise PreconditionFailed(
+            f"invalid arg '{X_MATCH}' for binding of '{binding.destination}' to exchange '{binding.source}': "
+            f"received {mode!r} but expected 'all', 'any', 'all-with-x' or 'any-with-x'"
+        )
+    with_x = mode in ("all-with-x", "any-with-x")
+    needs: list[Need] = []
+    for name, value in binding.arguments.items():
+        if name != X_MATCH and (with_x or not name.startswith("x-")):
+            needs.append((name, frozen(value)))
+    return mode in ("any", "any-with-x"), tuple(needs)
+
+
+def _has_all(offered: dict[Need, None], needs: tuple[Need, ...]) -> bool:
+    for need in needs:
+        if need not in offered:
+            return False
+    return True
+
+
+HASH_HEADER: Final = "hash-header"
+_HASH_PROPERTY: Final = "hash-property"
+_BYTES: Final = 6  # a float holds so many bytes exactly
+_RANGE: Final = float(1 << 8 * _BYTES)
+_MAX_WEIGHT: Final = 1_000_000
+
+
+def hashed_header(exchange: Exchange) -> str:
+    """The hashed header, "" for the routing key. Raises PreconditionFailed for invalid arguments."""
+    if _HASH_PROPERTY in exchange.arguments:
+        raise PreconditionFailed(
+            f"invalid arg '{_HASH_PROPERTY}' for exchange '{exchange.name}': "
+            f"only the routing key and headers ('{HASH_HEADER}') are hashed"
+        )
+    header = exchange.arguments.get(HASH_HEADER, "")
+    if not isinstance(header, str):
+        raise PreconditionFailed(
+            f"invalid arg '{HASH_HEADER}' for exchange '{exchange.name}': expected a header's name, received {header!r}"
+        )
+    return header
+
+
+@final
+class HashRouter(Router):
+    """Matches one binding per key, in proportion to the bindings' weights: their own keys, whole numbers.
+
+    The binding with the highest score for a key gets it (rendezvous hashing). So a new or removed binding moves only
+    its own keys, and the same bindings give the same answer after every restart.
+    """
+
+    __slots__ = ("_header", "_weights")
+
+    def __init__(self, header: str) -> None:
+        self._header = header
+        self._weights: dict[Binding, tuple[bytes, int]] = {}
+        """Hash prefix and weight of each binding."""
+
+    def add(self, binding: Binding) -> None:
+        kind = "exchange" if binding.to_exchange else "queue"
+        self._weights[binding] = (f"{kind} {binding.destination}\0".encode(), _weight(binding))
+
+    def remove(self, binding: Binding) -> None:
+        del self._weights[binding]
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        hashed = (str(headers.get(self._header, "")) if headers else "") if self._header else key
+        wanted = hashed.encode(errors="surrogateescape")
+        best: Binding | None = None
+        highest = -1.0
+        for binding, (name, weight) in self._weights.items():
+            digest = blake2b(name + wanted, digest_size=_BYTES).digest()
+            score = -weight / math.log((int.from_bytes(digest, "big") + 0.5) / _RANGE)
+            if score > highest:
+                best, highest = binding, score
+        return () if best is None else (best,)
+
+
+def _weight(binding: Binding) -> int:
+    text = binding.key
+    weight = int(text) if text.isascii() and text.isdecimal() and len(text) <= 7 else 0
+    if not 1 <= weight <= _MAX_WEIGHT:
+        raise PreconditionFailed(
+            f"invalid routing key '{text[:40]}' for binding of '{binding.destination}' to exchange '{binding.source}': "
+            f"it is the binding's weight there, a number from 1 to {_MAX_WEIGHT}"
+        )
+    return weight
+
+
+# Bounds of the route cache: a route weighs its queues and a constant for its key.
 _MAX_CACHED: Final = 200_000
 _ENTRY_WEIGHT: Final = 8
 _MAX_CACHED_KEY: Final = 255
@@ -29,7 +298,7 @@ _MAX_CACHED_KEY: Final = 255
 
 @final
 class _Hub:
-    """One exchange at work: its definition, its bindings by identity, the router that picks among them."""
+    """One exchange with its bindings by identity and its router."""
 
     __slots__ = ("bindings", "exchange", "reads_headers", "router")
 
@@ -47,10 +316,10 @@ class _Hub:
 
 @final
 class Exchanges:
-    """All exchanges and bindings of one virtual host, and the routes they make.
+    """All exchanges and bindings of one virtual host, and the routes through them.
 
-    Nothing is stored here: each change says what it made or took away. Nor is it known which queues exist:
-    the default exchange names the queue of its key in any case, and bindings stay until `remove_queue`.
+    Nothing is stored here: each change returns what it made or removed. Queues may be missing: the default exchange
+    names the queue of any key, and bindings stay until `remove_queue`.
     """
 
     __slots__ = ("_cached", "_host", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
@@ -67,10 +336,10 @@ class Exchanges:
             self._hubs[name] = _Hub(Exchange(name, kind, durable=True))
 
     def declare(self, definition: Exchange, passive: bool = False) -> bool:
-        """Have an exchange as defined; True when it is new. Passive only asks whether the name exists.
+        """Declare an exchange; True if it is new. A passive declaration only checks that the name exists.
 
-        Raises AccessRefused for names the server keeps, NotFound (passive), and PreconditionFailed when the
-        exchange exists and differs, or is of an unknown kind.
+        Raises AccessRefused for reserved names, NotFound (passive), and PreconditionFailed when the exchange exists and
+        differs, or is of an unknown kind.
         """
         name = definition.name
         check_not_default(name)
@@ -84,14 +353,14 @@ class Exchanges:
         check_new_name(name)
         frozen(definition.arguments)
         self._hubs[name] = _Hub(definition)
-        self._forget_routes()  # it may be another's alternate that was missing so far
+        self._forget_routes()  # the exchange may be the missing alternate of another
         return True
 
     def delete(self, name: str, if_unused: bool = False) -> Dropped:
-        """Remove the exchange with all bindings from it and to it.
+        """Remove the exchange with all its bindings, in both directions.
 
-        Raises NotFound, AccessRefused for predeclared exchanges, PreconditionFailed when `if_unused` and it
-        is the source of a binding.
+        Raises NotFound, AccessRefused for predeclared exchanges, PreconditionFailed when `if_unused` and it is the
+        source of a binding.
         """
         check_not_default(name)
         hub = self._hub(name)
@@ -102,19 +371,18 @@ class Exchanges:
         return self._drop([name], [])
 
     def get(self, name: str) -> Exchange:
-        """The definition of the exchange. Raises NotFound."""
+        """The exchange of this name. Raises NotFound."""
         return self._hub(name).exchange
 
     def check_publish(self, name: str) -> None:
-        """Accept an exchange that clients may publish to. Raises NotFound, AccessRefused when internal."""
+        """Check that clients may publish to the exchange. Raises NotFound, AccessRefused when internal."""
         if self._hub(name).exchange.internal:
             raise AccessRefused(f"cannot publish to internal exchange '{name}'")
 
     def bind(self, binding: Binding) -> bool:
-        """Have the binding; True when it is new. Its queue, if it leads to one, must exist: the caller knows.
+        """Add a binding; True if it is new. The caller checks that its queue exists.
 
-        Raises AccessRefused for the default exchange, NotFound, PreconditionFailed for arguments that make no
-        sense.
+        Raises AccessRefused for the default exchange, NotFound, PreconditionFailed for invalid arguments.
         """
         hub = self._ends(binding)
         if binding.identity in hub.bindings:
@@ -126,15 +394,15 @@ class Exchanges:
         return True
 
     def unbind(self, binding: Binding) -> Dropped:
-        """Have the binding no more, nor an auto-delete exchange that this was the last one of.
+        """Remove a binding, and its auto-delete exchange after the last one; a missing binding changes nothing.
 
-        When there is none nothing changes. Raises AccessRefused for the default exchange, NotFound.
+        Raises AccessRefused for the default exchange, NotFound.
         """
         found = self._ends(binding).bindings.get(binding.identity)
         return self._drop([], [] if found is None else [found])
 
     def remove_queue(self, queue: str) -> Dropped:
-        """Have no bindings to this queue any more, nor auto-delete exchanges that had no others."""
+        """Remove all bindings to this queue, and auto-delete exchanges that lose their last one."""
         return self._drop([], list(self._to_queue.get(queue, ())))
 
     def route(
@@ -144,9 +412,9 @@ class Exchanges:
         headers: Mapping[str, object] | None = None,
         extra_keys: Sequence[str] = (),
     ) -> tuple[str, ...]:
-        """The queues that the message goes to, each once; the same topology gives the same order.
+        """The queues of a message, each once and in a stable order.
 
-        `extra_keys` count as further routing keys (CC, BCC). Raises NotFound.
+        `extra_keys` are further routing keys (CC, BCC). Raises NotFound.
         """
         if not extra_keys:
             if not exchange:
@@ -167,7 +435,7 @@ class Exchanges:
     def passes(
         self, exchange: str, routing_key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str], by: str
     ) -> bool:
-        """Whether the message comes by another exchange, too, on its way to queues."""
+        """True if the message passes the exchange `by` on its way to queues."""
         if exchange not in self._upstream(by):
             return False
         seen = {exchange}
@@ -175,7 +443,7 @@ class Exchanges:
         return by in seen
 
     def _upstream(self, exchange: str) -> set[str]:
-        """The exchanges from which this one can be reached at all, known until the topology changes."""
+        """All exchanges that lead to this one, cached until the topology changes."""
         found = self._sources.get(exchange)
         if found is None:
             found = self._sources[exchange] = set()
@@ -189,7 +457,7 @@ class Exchanges:
         return found
 
     def looks_at_headers(self, exchange: str) -> bool:
-        """Whether more than the routing key may decide where messages of this exchange go."""
+        """True if headers may decide about messages of this exchange."""
         hubs = self._hubs.items()
         return any([hub.reads_headers and (bool(hub.bindings) or name == exchange) for name, hub in hubs])
 
@@ -201,7 +469,7 @@ class Exchanges:
         queues: dict[str, None],
         seen: set[str],
     ) -> bool:
-        """Collect the queues and the exchanges; True when the keys alone decide. Each is visited once: cycles end."""
+        """Collect queues and exchanges; True when the keys alone decide. Each is visited once, so cycles end."""
         by_key = True
         ahead = [start]
         while ahead:
@@ -211,7 +479,7 @@ class Exchanges:
                 continue
             hub = self._hubs.get(name)
             if hub is None:
-                continue  # an alternate exchange need not exist
+                continue  # an alternate exchange may be missing
             if hub.reads_headers:
                 by_key = False
             onward: list[str] = []
@@ -250,15 +518,15 @@ class Exchanges:
         return [hub.exchange for hub in self._hubs.values()]
 
     def bindings(self) -> list[Binding]:
-        """All bindings; those of the default exchange are not counted as such."""
+        """All bindings, without those of the default exchange, which are implicit."""
         return [binding for hub in self._hubs.values() for binding in hub.bindings.values()]
 
     def bindings_from(self, exchange: str) -> list[Binding]:
-        """The bindings of this source. Raises NotFound."""
+        """The bindings from this exchange. Raises NotFound."""
         return list(self._hub(exchange).bindings.values())
 
     def bindings_to(self, destination: str, to_exchange: bool = False) -> list[Binding]:
-        """The bindings that lead to this queue, or to this exchange."""
+        """The bindings to this queue, or to this exchange."""
         return list((self._to_exchange if to_exchange else self._to_queue).get(destination, ()))
 
     def _hub(self, name: str) -> _Hub:
@@ -268,7 +536,7 @@ class Exchanges:
         return hub
 
     def _ends(self, binding: Binding) -> _Hub:
-        """The source's hub, when client operations may touch both ends of the binding."""
+        """The hub of the source, after a check that clients may change both ends of the binding."""
         check_not_default(binding.source)
         hub = self._hub(binding.source)
         if binding.to_exchange:
@@ -280,7 +548,7 @@ class Exchanges:
         return self._to_exchange if binding.to_exchange else self._to_queue
 
     def _drop(self, names: list[str], bindings: list[Binding]) -> Dropped:
-        """Remove exchanges and bindings, and what must go with them. No recursion: chains may be long."""
+        """Remove exchanges and bindings with their dependents. A loop, because chains may be long."""
         dropped = Dropped()
         while names or bindings:
             if names:
@@ -303,7 +571,7 @@ class Exchanges:
         destinations = self._destinations(binding)
         bindings = destinations.get(binding.destination)
         if bindings is None or binding not in bindings:
-            return False  # an exchange bound to itself comes up from both of its ends
+            return False  # a binding of an exchange to itself comes up twice
         del bindings[binding]
         if not bindings:
             del destinations[binding.destination]

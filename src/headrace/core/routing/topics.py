@@ -1,4 +1,4 @@
-"""Topics and the patterns that match them, by MQTT's rules. No queues and no sessions: values are opaque."""
+"""Topics and routing keys, and patterns that match them: MQTT's levels and AMQP's words. Values are opaque here."""
 
 from typing import Final, Generic, TypeVar, final
 
@@ -6,20 +6,20 @@ from headrace.errors import Refused
 
 T = TypeVar("T")
 
-MAX_TOPIC_BYTES: Final = 65_535  # MQTT 5 [1.5.4]: the length prefix of a string has 16 bits
+MAX_TOPIC_BYTES: Final = 65_535  # MQTT 5 [1.5.4]: strings have a length prefix of 16 bits
 _OTHER_WAY: Final = str.maketrans("/.", "./")
-_SHOWN: Final = 80  # characters of a name worth repeating in a message
+_SHOWN: Final = 80  # characters of a name that an error message repeats
 
 
 def quoted(name: str) -> str:
-    """The name as messages show it: quoted, control characters escaped, cut when it is very long."""
+    """The name for an error message: quoted, control characters escaped, long ones cut."""
     if len(name) <= _SHOWN:
         return repr(name)
     return f"{name[:_SHOWN]!r}... ({len(name)} characters)"
 
 
 def check_topic(name: str) -> None:
-    """Accept a name that can be published to.
+    """Check a topic for publishing.
 
     Raises Refused when it is empty, too long, not UTF-8, or has a wildcard or U+0000 in it.
     """
@@ -36,7 +36,7 @@ def check_topic(name: str) -> None:
 
 
 def check_filter(pattern: str) -> None:
-    """Accept a pattern that can be subscribed to.
+    """Check a pattern for subscribing.
 
     Raises Refused when it is empty, too long, not UTF-8, has U+0000 in it or a misplaced wildcard.
     """
@@ -59,19 +59,19 @@ def check_filter(pattern: str) -> None:
 
 
 def key_of_topic(topic: str) -> str:
-    """The routing key in `amq.topic` of a plain topic, and the topic of such a key: words are levels."""
+    """The routing key in `amq.topic` of a plain topic, and back: words are levels."""
     return topic.translate(_OTHER_WAY)
 
 
 def key_of_filter(pattern: str) -> str:
-    """The same for a pattern: a level that is `+` stands for one word; any other `+` is a character."""
+    """The routing key of a pattern: a level `+` becomes the word `*`; any other `+` is a character."""
     if "+" in pattern:
         pattern = "/".join(["*" if level == "+" else level for level in pattern.split("/")])
     return key_of_topic(pattern)
 
 
 def _is_plain(name: str) -> bool:
-    """Whether the name is fine but for its wildcards, seen without encoding it."""
+    """True if the name is valid apart from wildcards, without the cost of encoding it."""
     return name.isascii() and 0 < len(name) <= MAX_TOPIC_BYTES and "\0" not in name
 
 
@@ -88,22 +88,14 @@ def _check_text(what: str, name: str) -> None:
         raise Refused(f"{what} {quoted(name)} has {size} bytes, {MAX_TOPIC_BYTES} is the most")
 
 
-def matches(pattern: str, topic: str) -> bool:
-    """Whether the pattern matches the topic; to ask more than once, keep a TopicFilter.
-
-    Raises Refused when the pattern is not valid.
-    """
-    return TopicFilter(pattern).matches(topic)
-
-
 @final
 class TopicFilter:
-    """One pattern, ready to be held against many topics.
+    """One pattern, prepared for many topics.
 
-    With `for_keys` it is held against routing keys: what follows `$queue/<name>/` in a topic, where a leading
-    `$` is an ordinary character and the empty key has no level at all, so that `#` matches every key.
+    With `for_keys` it matches routing keys, the part after `$queue/<name>/`: a leading `$` is an ordinary character
+    there and the empty key has no level, so `#` matches every key.
 
-    Raises Refused when the pattern is not valid.
+    Raises Refused for an invalid pattern.
     """
 
     __slots__ = ("_dollar", "_for_keys", "_has_rest", "_has_wildcard", "_levels", "_stem", "pattern")
@@ -123,7 +115,7 @@ class TopicFilter:
         self._dollar = for_keys or not pattern.startswith(("+", "#"))
 
     def matches(self, topic: str) -> bool:
-        """Whether the pattern matches this topic, or this key."""
+        """True if the pattern matches this topic, or this key."""
         if not self._has_wildcard and not self._has_rest:
             return topic == self.pattern
         if not self._dollar and topic.startswith("$"):
@@ -147,87 +139,107 @@ class TopicFilter:
 
 @final
 class _Node(Generic[T]):
-    """All patterns that share their first levels: the values that end here, and the ways on."""
+    """All patterns with the same first words: the values that end here, and the next words."""
 
-    __slots__ = ("any_level", "literal", "rest", "values")
+    __slots__ = ("any_rest", "any_word", "literal", "values")
 
     def __init__(self) -> None:
         self.literal: dict[str, _Node[T]] = {}
-        self.any_level: _Node[T] | None = None
-        self.values: dict[T, None] = {}  # of patterns that end at this level
-        self.rest: dict[T, None] = {}  # of patterns that go on with `#`
+        self.any_word: _Node[T] | None = None
+        self.any_rest: _Node[T] | None = None
+        self.values: dict[T, None] = {}
+
+    def child(self, word: str, wildcard: str) -> "_Node[T] | None":
+        """The child for this word of a pattern; `wildcard` stands for one word."""
+        if word == wildcard:
+            return self.any_word
+        if word == "#":
+            return self.any_rest
+        return self.literal.get(word)
+
+    def set_child(self, word: str, wildcard: str, node: "_Node[T] | None") -> None:
+        if word == wildcard:
+            self.any_word = node
+        elif word == "#":
+            self.any_rest = node
+        elif node is None:
+            del self.literal[word]
+        else:
+            self.literal[word] = node
 
     def is_empty(self) -> bool:
-        return not (self.values or self.rest or self.literal or self.any_level is not None)
+        return not (self.values or self.literal or self.any_word is not None or self.any_rest is not None)
 
 
-@final
-class TopicTree(Generic[T]):
-    """Values by topic pattern, found by topic.
+class _PatternTree(Generic[T]):
+    """Values by pattern, word by word. The kinds of trees differ in their words and in their match."""
 
-    A match visits the nodes whose levels match so far, each once, and no others: its cost does not depend on
-    patterns that differ from the topic early, and is at most linear in all patterns whatever they are.
-    """
+    __slots__ = ("_root", "_size", "_wildcard")
 
-    __slots__ = ("_root", "_size")
-
-    def __init__(self) -> None:
+    def __init__(self, wildcard: str) -> None:
         self._root: _Node[T] = _Node()
         self._size = 0
+        self._wildcard = wildcard
 
     def __len__(self) -> int:
-        """How many values are in the tree, counted once per pattern."""
+        """Number of values, counted once per pattern."""
         return self._size
 
-    def add(self, pattern: str, value: T) -> bool:
-        """Have the value match this pattern too; False when it did already. Raises Refused on a bad one."""
-        check_filter(pattern)
-        levels, has_rest = _split(pattern)
+    def _add(self, words: list[str], value: T) -> bool:
         node = self._root
-        for level in levels:
-            child = node.any_level if level == "+" else node.literal.get(level)
+        for word in words:
+            child = node.child(word, self._wildcard)
             if child is None:
                 child = _Node()
-                if level == "+":
-                    node.any_level = child
-                else:
-                    node.literal[level] = child
+                node.set_child(word, self._wildcard, child)
             node = child
-        values = node.rest if has_rest else node.values
-        if value in values:
+        if value in node.values:
             return False
-        values[value] = None
+        node.values[value] = None
         self._size += 1
         return True
 
-    def remove(self, pattern: str, value: T) -> bool:
-        """Undo one add; False when there was none."""
-        levels, has_rest = _split(pattern)
+    def _remove(self, words: list[str], value: T) -> bool:
+        """Remove a value and the nodes that become empty, from the leaf up."""
         node = self._root
         path: list[_Node[T]] = []
-        for level in levels:
-            child = node.any_level if level == "+" else node.literal.get(level)
+        for word in words:
+            child = node.child(word, self._wildcard)
             if child is None:
                 return False
             path.append(node)
             node = child
-        values = node.rest if has_rest else node.values
-        if value not in values:
+        if value not in node.values:
             return False
-        del values[value]
+        del node.values[value]
         self._size -= 1
-        self._prune(path, levels, node)
-        return True
-
-    def _prune(self, path: list[_Node[T]], levels: list[str], node: _Node[T]) -> None:
-        """Take away the nodes that nothing needs any more, from the leaf up."""
         while path and node.is_empty():
             node = path.pop()
-            level = levels[len(path)]
-            if level == "+":
-                node.any_level = None
-            else:
-                del node.literal[level]
+            node.set_child(words[len(path)], self._wildcard, None)
+        return True
+
+
+@final
+class TopicTree(_PatternTree[T]):
+    """Values by topic pattern, found by topic, by MQTT's rules.
+
+    A match visits only nodes whose levels match so far, each once: patterns that differ early cost nothing, and the
+    worst case is linear in all patterns.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("+")
+
+    def add(self, pattern: str, value: T) -> bool:
+        """Add a value under a pattern; False if it is there already. Raises Refused for an invalid pattern."""
+        check_filter(pattern)
+        return self._add(pattern.split("/"), value)
+
+    def remove(self, pattern: str, value: T) -> bool:
+        """Undo one add; False when there was none."""
+        return self._remove(pattern.split("/"), value)
 
     def match(self, topic: str) -> list[T]:
         """The values whose patterns match this topic, each once."""
@@ -241,10 +253,10 @@ class TopicTree(Generic[T]):
                 if child is not None:
                     below.append(child)
                 if wildcards:
-                    if node.rest:
-                        hits.append(node.rest)
-                    if node.any_level is not None:
-                        below.append(node.any_level)
+                    if node.any_rest is not None:
+                        hits.append(node.any_rest.values)
+                    if node.any_word is not None:
+                        below.append(node.any_word)
             nodes = below
             if not nodes:
                 return _each_once(hits)
@@ -252,18 +264,9 @@ class TopicTree(Generic[T]):
         for node in nodes:
             if node.values:
                 hits.append(node.values)
-            if node.rest:  # MQTT 5 [4.7.1.2]: `a/#` matches `a`
-                hits.append(node.rest)
+            if node.any_rest is not None:  # MQTT 5 [4.7.1.2]: `a/#` matches `a`
+                hits.append(node.any_rest.values)
         return _each_once(hits)
-
-
-def _split(pattern: str) -> tuple[list[str], bool]:
-    """The levels before a final `#`, and whether there is one."""
-    levels = pattern.split("/")
-    has_rest = levels[-1] == "#"
-    if has_rest:
-        levels.pop()
-    return levels, has_rest
 
 
 def _each_once(hits: list[dict[T, None]]) -> list[T]:
@@ -273,3 +276,69 @@ def _each_once(hits: list[dict[T, None]]) -> list[T]:
     for values in hits:
         found.update(values)
     return list(found)
+
+
+@final
+class KeyTrie(_PatternTree[T]):
+    """Values by pattern, found by routing key, by AMQP's rules: dots separate words, and the empty key has none.
+
+    `*` is one word and `#` any number of words. A match goes through the key once with the set of nodes reached so far.
+    A node is in the set at most once, so the cost is at most words times nodes, however many `#` the patterns have.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("*")
+
+    def add(self, pattern: str, value: T) -> bool:
+        """Add a value under a pattern; False if it is there already."""
+        return self._add(_words(pattern), value)
+
+    def remove(self, pattern: str, value: T) -> bool:
+        """Undo one add; False when there was none."""
+        return self._remove(_words(pattern), value)
+
+    def match(self, key: str) -> list[T]:
+        """The values whose patterns match this key, once per pattern."""
+        nodes = [self._root]  # reached by exactly the words so far
+        spans: dict[_Node[T], None] = {}  # `#` nodes reached so far: any further word keeps them
+        _open_spans(self._root, spans)
+        for word in _words(key):
+            below: list[_Node[T]] = []
+            for node in nodes:
+                _step(node, word, below)
+            for node in spans:
+                _step(node, word, below)
+            for node in below:
+                if node.any_rest is not None:
+                    _open_spans(node, spans)
+            nodes = below
+            if not nodes and not spans:
+                return []
+        found: list[T] = []
+        for node in nodes:
+            found.extend(node.values)
+        for node in spans:
+            found.extend(node.values)
+        return found
+
+
+def _words(text: str) -> list[str]:
+    return text.split(".") if text else []
+
+
+def _step(node: _Node[T], word: str, below: list[_Node[T]]) -> None:
+    child = node.literal.get(word)
+    if child is not None:
+        below.append(child)
+    if node.any_word is not None:
+        below.append(node.any_word)
+
+
+def _open_spans(node: _Node[T], spans: dict[_Node[T], None]) -> None:
+    """Add the `#` nodes below a reached node, because `#` also matches no word."""
+    span = node.any_rest
+    while span is not None and span not in spans:
+        spans[span] = None
+        span = span.any_rest

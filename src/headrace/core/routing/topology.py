@@ -1,11 +1,11 @@
-"""Where messages go: exchanges, topic patterns and addresses to queues, kept in storage. No messages are moved here."""
+"""The queues of one virtual host and the ways to them: exchanges, topic patterns, addresses. No messages."""
 
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.address import is_address, is_addressable, parse_address, queue_pattern
 from headrace.core.routing.exchange import Binding, Dropped, Exchange
@@ -17,19 +17,19 @@ from headrace.storage.api import BINDINGS, EXCHANGES, Engine
 
 DEFAULT_HOST: Final = "/"
 TOPIC_EXCHANGE: Final = "amq.topic"
-"""Where plain topics and routing keys meet."""
+"""The exchange whose routing keys are plain topics."""
 _SEPARATOR: Final = "\0"
 _MAX_ROUTES: Final = 65_536
 _log: Final = logging.getLogger("headrace.core")
 
 
 def scoped(host: str, name: str) -> str:
-    """The name under which storage knows something of a virtual host; the default host's names are plain."""
+    """Storage name of a thing in a virtual host; names of the default host are plain."""
     return name if host == DEFAULT_HOST else f"{host}{_SEPARATOR}{name}"
 
 
 def unscoped(host: str, stored: str) -> str | None:
-    """The name of something of this virtual host, None when it is another's."""
+    """Name of a stored thing of this virtual host; None if it belongs to another."""
     if host == DEFAULT_HOST:
         return stored if _SEPARATOR not in stored else None
     prefix = host + _SEPARATOR
@@ -45,18 +45,18 @@ class Topology:
         self.exchanges = Exchanges(host)
         self.queues: dict[str, Queue] = {}
         self.direct: dict[str, Queue] = {}
-        """Where keys lead on the default exchange: each queue by its name, but for those with names like addresses."""
+        """Queues by key of the default exchange: all but those with names like addresses."""
         self._addressed: TopicTree[Queue] = TopicTree()
         self._captures: TopicTree[Queue] = TopicTree()
         self._reserves: TopicTree[Queue] = TopicTree()
-        """Queues for addresses that no other queue matches."""
+        """Queues for addresses that match no other queue."""
         self._routes: dict[str, list[Queue]] = {}
-        """Where addresses lead that were used before."""
+        """Cached routes of addresses."""
         self.on_change: Callable[[], None] = _nothing
-        """Called when plain topics may lead elsewhere than before."""
+        """Called when routes of plain topics may have changed."""
 
     def load(self, engine: Engine) -> None:
-        """Take in the exchanges and bindings that storage holds."""
+        """Load exchanges and bindings from storage."""
         for key, value in engine.items(EXCHANGES):
             if unscoped(self.host, key.decode()) is not None:
                 self.exchanges.declare(Exchange.from_json(json.loads(value)))
@@ -84,15 +84,15 @@ class Topology:
         self._changed()
 
     def alter(self, queue: Queue, change: Callable[[], None]) -> None:
-        """Have a queue become another; what leads to it follows."""
+        """Change a queue's definition and update its patterns."""
         for tree, pattern in self._patterns(queue):
             tree.remove(pattern, queue)
         change()
         self.add(queue)
 
-    def remove(self, turn: Turn, queue: Queue) -> None:
-        """Take a queue out, with the bindings to it."""
-        self._forget(turn, self.exchanges.remove_queue(queue.name))
+    def remove(self, batch: Batch, queue: Queue) -> None:
+        """Remove a queue and the bindings to it."""
+        self._forget(batch, self.exchanges.remove_queue(queue.name))
         del self.queues[queue.name]
         self.direct.pop(queue.name, None)
         for tree, pattern in self._patterns(queue):
@@ -102,7 +102,7 @@ class Topology:
     def of_exchange(
         self, exchange: str, key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str]
     ) -> list[Queue]:
-        """The queues an exchange routes to. Raises NotFound when there is no such exchange."""
+        """The queues that an exchange routes to. Raises NotFound when there is no such exchange."""
         queues = self.queues
         if not exchange and not extra_keys:
             found = queues.get(key)
@@ -116,13 +116,13 @@ class Topology:
     def reaches_subscribers(
         self, exchange: str, key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str]
     ) -> bool:
-        """Whether what is published there comes by `amq.topic`, and so to those who subscribe to plain topics."""
+        """True if a message passes `amq.topic`, and so reaches subscribers of plain topics."""
         return exchange == TOPIC_EXCHANGE or self.exchanges.passes(exchange, key, headers, extra_keys, TOPIC_EXCHANGE)
 
     def of_topic(self, topic: str) -> list[Queue]:
-        """The queues whose patterns match: those of `$queue/` addresses, or those that capture plain topics.
+        """The queues whose patterns match an address, or that capture a plain topic.
 
-        A plain topic is also a key of the exchange `amq.topic`, with the levels of the one as the words of the other.
+        A plain topic is also a key of the exchange `amq.topic`: its levels are words.
         """
         if is_address(topic):
             found = self._routes.get(topic)
@@ -141,41 +141,41 @@ class Topology:
         self.on_change()
 
     def name_for(self, topic: str) -> str:
-        """The queue that an address means when no queue matches it. Raises Refused when it is none."""
+        """The queue to create for an address without a match. Raises Refused when it is no address."""
         return parse_address(topic).queue
 
-    def declare_exchange(self, turn: Turn, exchange: Exchange, passive: bool = False) -> None:
+    def declare_exchange(self, batch: Batch, exchange: Exchange, passive: bool = False) -> None:
         if self.exchanges.declare(exchange, passive) and exchange.durable:
-            turn.define(EXCHANGES, self._key(exchange.name), _json(exchange.to_json()))
+            batch.define(EXCHANGES, self._key(exchange.name), _json(exchange.to_json()))
 
-    def delete_exchange(self, turn: Turn, name: str, if_unused: bool = False) -> None:
-        self._forget(turn, self.exchanges.delete(name, if_unused))
+    def delete_exchange(self, batch: Batch, name: str, if_unused: bool = False) -> None:
+        self._forget(batch, self.exchanges.delete(name, if_unused))
         self._changed()
 
-    def bind(self, turn: Turn, binding: Binding) -> None:
+    def bind(self, batch: Batch, binding: Binding) -> None:
         durable = True
         if not binding.to_exchange:
             durable = self.queue(binding.destination).durable
         if self.exchanges.bind(binding) and durable and self._is_durable(binding):
-            turn.define(BINDINGS, self._binding_key(binding), _json(binding.to_json()))
+            batch.define(BINDINGS, self._binding_key(binding), _json(binding.to_json()))
         self._changed()
 
-    def unbind(self, turn: Turn, binding: Binding) -> None:
-        self._forget(turn, self.exchanges.unbind(binding))
+    def unbind(self, batch: Batch, binding: Binding) -> None:
+        self._forget(batch, self.exchanges.unbind(binding))
         self._changed()
 
     def _is_durable(self, binding: Binding) -> bool:
         ends = [binding.source, binding.destination] if binding.to_exchange else [binding.source]
         return all(self.exchanges.get(name).durable for name in ends)
 
-    def _forget(self, turn: Turn, dropped: Dropped) -> None:
+    def _forget(self, batch: Batch, dropped: Dropped) -> None:
         for exchange in dropped.exchanges:
             if exchange.durable:
-                turn.define(EXCHANGES, self._key(exchange.name), None)
+                batch.define(EXCHANGES, self._key(exchange.name), None)
         for binding in dropped.bindings:
             queue = None if binding.to_exchange else self.queues.get(binding.destination)
             if queue is None or queue.durable:
-                turn.define(BINDINGS, self._binding_key(binding), None)
+                batch.define(BINDINGS, self._binding_key(binding), None)
 
     def _key(self, name: str) -> bytes:
         return scoped(self.host, name).encode()
@@ -184,7 +184,7 @@ class Topology:
         return self._key(json.dumps(binding.to_json(), sort_keys=True, separators=(",", ":")))
 
     def _patterns(self, queue: Queue) -> list[tuple[TopicTree[Queue], str]]:
-        """The patterns that lead to a queue, each with the tree it is in."""
+        """All patterns of a queue, each with its tree."""
         definition = queue.definition
         found: dict[tuple[TopicTree[Queue], str], None] = {}
         if is_addressable(queue.name):
@@ -197,12 +197,12 @@ class Topology:
 
 
 def topic_of(source: Source) -> str:
-    """The topic that subscribers know a message by: of one published to an exchange, its key with levels for words."""
+    """The message's topic for subscribers: the routing key of an exchange becomes levels."""
     return key_of_topic(source.topic) if source.exchange else source.topic
 
 
 def key_of(source: Source) -> tuple[str, str]:
-    """The exchange and the routing key that AMQP's consumers know a message by: of a plain topic, its way to them."""
+    """Exchange and routing key for AMQP consumers: a plain topic becomes a key of `amq.topic`."""
     if source.exchange or source.encoding != MQTT5 or is_address(source.topic):
         return source.exchange, source.topic
     return TOPIC_EXCHANGE, key_of_topic(source.topic)

@@ -1,18 +1,22 @@
-"""One channel: every method of channel, exchange, queue, basic, tx and confirm finds its way from here."""
+"""One channel: handles every method of channel, exchange, queue, basic, tx and confirm. Publishes and deliveries have
+files of their own."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, final
 
 from pamqp import base, commands
 
-from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError
+from headrace.core.access.permissions import CONFIGURE, EXCHANGE, QUEUE, READ
+from headrace.core.queue.definition import declared
+from headrace.core.routing.address import is_address, parse_address
+from headrace.core.routing.exchange import KINDS, Binding, Exchange
+from headrace.errors import HeadraceError, NotFound, PreconditionFailed, ProtocolError
 from headrace.net.facts import ChannelFacts
-from headrace.protocols.amqp091.codec import Publish
-from headrace.protocols.amqp091.context import ConnectionContext, code_of, ends_channel_only, reply_text
-from headrace.protocols.amqp091.declaring import Declarations
 from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.publishing import Publisher, Staged
+from headrace.protocols.amqp091.publishing import REPLY_TO, Publisher, Staged
+from headrace.protocols.amqp091.server import ConnectionContext, close_fields, ends_channel_only
 from headrace.protocols.amqp091.subscriptions import Subscriptions
 from headrace.protocols.answers import Answers
 
@@ -23,49 +27,46 @@ class Channel:
 
     def __init__(self, context: ConnectionContext, number: int) -> None:
         self._context = context
+        self._client = context.client
+        self._broker = context.broker
         self.number = number
         self.answers = Answers(context.wire, context.broker, self._answers_changed, self.end)
         self.publisher = Publisher(context, number, self.answers)
         self.subscriptions = Subscriptions(context, number, self.publisher, self.answers)
         self.subscriptions.end_channel = self.end
-        self._declarations = Declarations(context)
+        self._last_queue = ""
+        """The queue that was declared last: methods that name no queue mean it."""
         self.is_closing = False
-        """Whether we closed it and wait for the client to say that it knows."""
-
-    def publish(self, event: Publish) -> None:
-        self.publisher.publish(event)
-
-    def ack(self, first: int, tag: int, multiple: bool) -> None:
-        self.subscriptions.ack(first, tag, multiple)
+        """True after our close, until the client answers it."""
 
     def handle(self, method: base.Frame) -> None:
-        """Do what a method asks and answer it."""
+        """Carry out a method and answer it."""
         handler = _HANDLERS.get(type(method))
         if handler is None:
             raise ProtocolError(COMMAND_INVALID, f"{method.name} is not for a server, or not for a channel")
         handler(self, method)
 
     def must_wait(self, method: base.Frame, resume: Callable[[], None]) -> bool:
-        """Whether a method asks what is in a queue while what was published here may not be there yet.
+        """True if a method looks into a queue that earlier publishes of this channel may not have reached yet.
 
-        If so, `resume` is called when it is: for what a channel asks, all that it published before has arrived.
+        `resume` runs once they have.
         """
         if not self.publisher.is_ahead or type(method) not in _ASKING:
             return False
         self.publisher.is_ahead = False
-        return self._context.broker.when_entered(resume)
+        return self._broker.when_entered(resume)
 
     def close(self) -> None:
-        """The channel is over: consumers, transactions and what was not settled go with it."""
-        self._context.broker.in_steps(self.leave())
+        """End the channel with its consumers and its transaction; unsettled messages go back to their queues."""
+        self._broker.in_steps(self.leave())
 
     def leave(self) -> Iterator[None]:
-        """The same, with what is long of it in steps."""
+        """The same, with the long part in steps."""
         self.publisher.close()
         return self.subscriptions.close()
 
     def facts(self) -> ChannelFacts:
-        """What goes on here, for those who look after the broker."""
+        """The channel's state, for operators."""
         return ChannelFacts(
             self.number,
             self.subscriptions.prefetch,
@@ -76,20 +77,20 @@ class Channel:
         )
 
     def send(self, kind: type[base.Frame], fields: Mapping[str, object]) -> None:
-        """Send a method, after all that was sent before."""
+        """Send a method behind all earlier answers."""
         self.answers.send(encode_method(self.number, kind, fields))
 
     def _reply(self, kind: type[base.Frame], **fields: object) -> None:
         self.send(kind, fields)
 
     def _reply_kept(self, nowait: bool, kind: type[base.Frame], **fields: object) -> None:
-        """Say that something was declared, deleted or purged, once that would survive a crash."""
+        """Confirm a declaration, deletion or purge once it is durable."""
         if not nowait:
             self.answers.hold()
             self.send(kind, fields)
 
     def _answers_changed(self) -> None:
-        """Deliveries wait as long as answers do."""
+        """Stop deliveries while answers wait."""
         self.subscriptions.refresh()
 
     # -- channel, confirm, tx ----------------------------------------------------------------------------------------
@@ -113,10 +114,10 @@ class Channel:
         self._reply(commands.Tx.SelectOk)
 
     def tx_commit(self, method: commands.Tx.Commit) -> None:
-        """All that was published and settled happens now; the answer comes when it is safe."""
+        """Publish and settle all that was staged; answer once it is durable."""
         staged = self._require_transaction()
         settlements = self.subscriptions.staged_settlements()
-        counts = self._context.broker.transaction([publish for publish, _ in staged], settlements, self._committed)
+        counts = self._broker.transaction([publish for publish, _ in staged], settlements, self._committed)
         self._begin()
         for (publish, route), count in zip(staged, counts, strict=True):
             if not count and route.mandatory:
@@ -131,18 +132,17 @@ class Channel:
         self.end(error)
 
     def end(self, error: HeadraceError) -> None:
-        """Close the channel for what is wrong with it, or the connection where it is more than that."""
+        """Close the channel because of an error, or the connection if the error is not the channel's alone."""
         if not ends_channel_only(error):
             self._context.end(error)
             return
-        code = code_of(error)
         self.answers.drop()
-        self._reply(commands.Channel.Close, reply_code=code, reply_text=reply_text(code, str(error)))
+        self.send(commands.Channel.Close, close_fields(error))
         self.is_closing = True
         self.close()
 
     def tx_rollback(self, method: commands.Tx.Rollback) -> None:
-        """What was published is forgotten; what was settled is unsettled again."""
+        """Forget staged publishes; staged settlements are unsettled again."""
         self._require_transaction()
         self.subscriptions.unstage()
         self._begin()
@@ -160,44 +160,96 @@ class Channel:
     # -- exchange ----------------------------------------------------------------------------------------------------
 
     def exchange_declare(self, method: commands.Exchange.Declare) -> None:
-        self._declarations.declare_exchange(method)
+        kind = method.exchange_type
+        if not method.passive and kind not in KINDS:
+            raise ProtocolError(COMMAND_INVALID, f"unknown exchange type '{kind[:64]}'")
+        exchange = Exchange(
+            method.exchange, kind, method.durable, method.auto_delete, method.internal, dict(method.arguments or {})
+        )
+        if not method.passive:
+            self._client.rights.check_declare_exchange(exchange)
+        self._broker.declare_exchange(exchange, method.passive)
         self._reply_kept(method.nowait, commands.Exchange.DeclareOk)
 
     def exchange_delete(self, method: commands.Exchange.Delete) -> None:
-        self._declarations.delete_exchange(method)
+        """Delete an exchange; one that does not exist counts as deleted, as in RabbitMQ."""
+        self._client.rights.check(CONFIGURE, EXCHANGE, method.exchange)
+        with suppress(NotFound):
+            self._broker.delete_exchange(method.exchange, method.if_unused)
         self._reply_kept(method.nowait, commands.Exchange.DeleteOk)
 
     def exchange_bind(self, method: commands.Exchange.Bind) -> None:
-        self._declarations.bind_exchange(method)
+        self._bind(_exchange_binding(method))
         self._reply_kept(method.nowait, commands.Exchange.BindOk)
 
     def exchange_unbind(self, method: commands.Exchange.Unbind) -> None:
-        self._declarations.unbind_exchange(method)
+        self._unbind(_exchange_binding(method))
         self._reply_kept(method.nowait, commands.Exchange.UnbindOk)
 
     # -- queue -------------------------------------------------------------------------------------------------------
 
     def queue_declare(self, method: commands.Queue.Declare) -> None:
-        name, messages, consumers = self._declarations.declare_queue(method)
+        name = method.queue
+        messages, consumers = 0, 1
+        if not name.startswith(REPLY_TO):
+            name = _plain(self._queue_name(name) if method.passive else name)
+            arguments = {} if method.passive else method.arguments
+            definition = declared(name, method.durable, method.exclusive, method.auto_delete, arguments)
+            if not method.passive:
+                self._client.rights.check_declare_queue(definition)
+            queue = self._broker.declare(definition, self._client.owner, method.passive)
+            self._last_queue = name = queue.name
+            messages, consumers = queue.messages, queue.consumers
+        elif name != REPLY_TO and name not in self._context.host.replies:
+            raise NotFound(f"no queue '{name}' in vhost '{self._context.host.name}'")
         self._reply_kept(
             method.nowait, commands.Queue.DeclareOk, queue=name, message_count=messages, consumer_count=consumers
         )
 
     def queue_bind(self, method: commands.Queue.Bind) -> None:
-        self._declarations.bind_queue(method)
+        self._bind(self._binding(method))
         self._reply_kept(method.nowait, commands.Queue.BindOk)
 
     def queue_unbind(self, method: commands.Queue.Unbind) -> None:
-        self._declarations.unbind_queue(method)
+        self._unbind(self._binding(method))
         self._reply_kept(False, commands.Queue.UnbindOk)
 
     def queue_purge(self, method: commands.Queue.Purge) -> None:
-        count = self._declarations.purge_queue(method)
+        name = _plain(self._queue_name(method.queue))
+        self._client.rights.check(READ, QUEUE, name)
+        count = self._broker.purge(name, self._client.owner)
         self._reply_kept(method.nowait, commands.Queue.PurgeOk, message_count=count)
 
     def queue_delete(self, method: commands.Queue.Delete) -> None:
-        count = self._declarations.delete_queue(method)
+        """Delete a queue; one that does not exist counts as deleted, as in RabbitMQ."""
+        name = _plain(self._queue_name(method.queue))
+        self._client.rights.check(CONFIGURE, QUEUE, name)
+        count = 0
+        with suppress(NotFound):
+            count = self._broker.delete(name, method.if_unused, method.if_empty, self._client.owner)
         self._reply_kept(method.nowait, commands.Queue.DeleteOk, message_count=count)
+
+    def _queue_name(self, given: str) -> str:
+        """The queue that a method means: the one declared last if it names none. Raises NotFound."""
+        if not given and not self._last_queue:
+            raise NotFound("no previously declared queue")
+        return given or self._last_queue
+
+    def _binding(self, method: commands.Queue.Bind | commands.Queue.Unbind) -> Binding:
+        name, key = _plain(self._queue_name(method.queue)), method.routing_key
+        if not method.queue and not key:
+            key = name  # 0-9-1: an empty key means the name where the queue is the one declared last
+        return Binding(method.exchange, name, key, dict(method.arguments or {}))
+
+    def _bind(self, binding: Binding) -> None:
+        self._client.rights.check_bind(binding)
+        self._broker.bind(binding, self._client.owner)
+
+    def _unbind(self, binding: Binding) -> None:
+        """Remove a binding; one of an exchange that does not exist counts as removed, as in RabbitMQ."""
+        self._client.rights.check_bind(binding)
+        with suppress(NotFound):
+            self._broker.unbind(binding, self._client.owner)
 
     # -- basic -------------------------------------------------------------------------------------------------------
 
@@ -206,7 +258,7 @@ class Channel:
         self._reply(commands.Basic.QosOk)
 
     def basic_consume(self, method: commands.Basic.Consume) -> None:
-        tag = self.subscriptions.consume(method, self._declarations.queue_name(method.queue))
+        tag = self.subscriptions.consume(method, self._queue_name(method.queue))
         if not method.nowait:
             self._reply(commands.Basic.ConsumeOk, consumer_tag=tag)
 
@@ -215,7 +267,7 @@ class Channel:
         self._reply_kept(method.nowait, commands.Basic.CancelOk, consumer_tag=method.consumer_tag)  # its queue may go
 
     def basic_get(self, method: commands.Basic.Get) -> None:
-        self.subscriptions.get(method, self._declarations.queue_name(method.queue))
+        self.subscriptions.get(method, self._queue_name(method.queue))
 
     def basic_nack(self, method: commands.Basic.Nack) -> None:
         self.subscriptions.nack(method.delivery_tag or 0, method.multiple, method.requeue)
@@ -236,12 +288,21 @@ class Channel:
         self.subscriptions.recover()
 
 
+def _exchange_binding(method: commands.Exchange.Bind | commands.Exchange.Unbind) -> Binding:
+    return Binding(method.source, method.destination, method.routing_key, dict(method.arguments or {}), True)
+
+
+def _plain(name: str) -> str:
+    """The name of a queue that may be given as an address."""
+    return parse_address(name).queue if is_address(name) else name
+
+
 _ASKING: Final = frozenset(
     {commands.Basic.Get, commands.Queue.Declare, commands.Queue.Purge, commands.Queue.Delete},
 )
-"""What tells, takes or drops what is in a queue."""
+"""Methods that report, take or drop messages of a queue."""
 
-# Each takes the method it stands beside; the type of that is in its signature.
+# Each handler takes the method beside it.
 _HANDLERS: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {
     commands.Channel.Flow: Channel.flow,
     commands.Channel.FlowOk: lambda channel, method: None,

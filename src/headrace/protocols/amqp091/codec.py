@@ -1,4 +1,7 @@
-"""Bytes to events. No sockets, no clock, no broker: see connection.py for those, and encoding.py for the way back."""
+"""Bytes to events; confirms, deliveries and content to bytes. No sockets, no clock, no broker.
+
+Rare methods go through methods.py, in both directions.
+"""
 
 import struct
 from typing import TYPE_CHECKING, Final, final
@@ -6,13 +9,15 @@ from typing import TYPE_CHECKING, Final, final
 from pamqp import base
 
 from headrace.core.properties import Properties
+from headrace.core.routing.topology import key_of
 from headrace.errors import ProtocolError
 from headrace.model import Source
-from headrace.protocols.amqp091.fields import Reader
+from headrace.protocols.amqp091.fields import Reader, encode_shortstr
 from headrace.protocols.amqp091.frames import (
     ACK_BYTES,
     BASIC,
     BASIC_ACK,
+    BASIC_DELIVER,
     BASIC_PUBLISH,
     BODY,
     FRAME_END,
@@ -27,7 +32,7 @@ from headrace.protocols.amqp091.frames import (
     UNEXPECTED_FRAME,
 )
 from headrace.protocols.amqp091.methods import decode_method
-from headrace.protocols.amqp091.properties import decode_properties
+from headrace.protocols.amqp091.properties import around_headers, decode_properties, with_headers
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue
@@ -35,14 +40,14 @@ if TYPE_CHECKING:
 
 @final
 class Route:
-    """What a basic.publish says; one value for all that say the same. Source and queue are the connection's to set."""
+    """The fields of a basic.publish; one value for all equal ones. The publisher sets source and queue."""
 
     __slots__ = ("exchange", "immediate", "key", "mandatory", "queue", "source")
 
     def __init__(self, exchange: str, key: str, mandatory: bool, immediate: bool) -> None:
         self.source: Source | None = None
         self.queue: Queue | None = None
-        """Where it leads without an exchange, as long as that is not deleted."""
+        """The queue of a key on the default exchange, until it is deleted."""
         self.exchange = exchange
         self.mandatory = mandatory
         self.immediate = immediate
@@ -51,31 +56,31 @@ class Route:
 
 @final
 class Publish:
-    """Whole messages, one or a row of them that differ in nothing but their bodies.
+    """Whole messages: one, or a row that differs in nothing but the bodies.
 
-    `said` is what `properties` mean: shared, never to be changed.
+    `properties` are `raw`, decoded: shared, never to be changed.
     """
 
-    __slots__ = ("bodies", "channel", "properties", "route", "said")
+    __slots__ = ("bodies", "channel", "properties", "raw", "route")
 
-    def __init__(self, channel: int, route: Route, properties: bytes, said: Properties, body: bytes) -> None:
+    def __init__(self, channel: int, route: Route, raw: bytes, properties: Properties, body: bytes) -> None:
         self.channel = channel
         self.route = route
+        self.raw = raw
         self.properties = properties
-        self.said = said
         self.bodies = [body]
 
 
 @final
 class Ack:
-    """basic.ack from the client, or a row of them: those that came one by one for neighbouring tags are one value."""
+    """basic.ack from the client; acks of consecutive tags are one value."""
 
     __slots__ = ("channel", "first", "multiple", "tag")
 
     def __init__(self, channel: int, tag: int, multiple: bool) -> None:
         self.channel = channel
         self.first = tag
-        """Where the row begins; the tag itself where there is none."""
+        """The first tag of the row; `tag` itself for a single ack."""
         self.tag = tag
         self.multiple = multiple
 
@@ -93,7 +98,7 @@ class Method:
 
 @final
 class TooLarge:
-    """A message whose header announces more than is allowed; its body is passed over."""
+    """A message whose header announces too large a body; the body is skipped."""
 
     __slots__ = ("channel", "most", "size")
 
@@ -101,7 +106,7 @@ class TooLarge:
         self.channel = channel
         self.size = size
         self.most = most
-        """How large it may be."""
+        """The largest body that is allowed."""
 
 
 @final
@@ -119,26 +124,26 @@ Event = Publish | Ack | Method | TooLarge | Hello
 
 _CONTENT: Final = struct.Struct(">HHQ")
 
-# Publishers repeat themselves: what was read once is looked up, not read again. 0.4 us a message instead of 2.5.
-# Properties per connection, so few: those whose properties are all different gain nothing from more.
+# Publishers repeat themselves: routes and properties that were read once are looked up: 0.4 us a message, not 2.5.
+# Each connection has its own, so they are few: a publisher whose properties always differ gains nothing from more.
 _OWN_ROUTES: Final = 1024
 _SHARED_ROUTES: Final = 65_536
-_MAX_SAID: Final = 256
-_MAX_SAID_BYTES: Final = 256
+_MAX_KNOWN: Final = 256
+_MAX_KNOWN_BYTES: Final = 256
 
 PART_BYTES: Final = 64
-"""Memory that a part of a body takes besides its bytes."""
+"""Memory of a part of a body besides its bytes."""
 _SMALL_REST_BYTES: Final = 4096
-"""The start of the next frame that every read may leave."""
+"""A rest of this size, as every read may leave, does not count as held memory."""
 
 _NONE: Final = Publish(0, Route("", "", False, False), b"", Properties(), b"")
 
 
 @final
 class RouteRoom:
-    """How many routes all connections together may remember besides the first thousand of each.
+    """The number of routes that all connections together may remember besides the first thousand of each.
 
-    Who publishes to ten thousand queues in turn has each looked up, and a thousand such publishers do not fill memory.
+    A publisher to ten thousand queues has each route looked up; a thousand such publishers do not fill memory.
     """
 
     __slots__ = ("_left",)
@@ -147,7 +152,7 @@ class RouteRoom:
         self._left = _SHARED_ROUTES
 
     def take(self) -> bool:
-        """Whether there is room for one more; it is then taken."""
+        """Take room for one route; False if there is none."""
         if not self._left:
             return False
         self._left -= 1
@@ -159,26 +164,26 @@ class RouteRoom:
 
 @final
 class _Content:
-    """A message on its way in."""
+    """An incomplete message."""
 
-    __slots__ = ("is_refused", "left", "parts", "properties", "route", "said", "size_bytes")
+    __slots__ = ("is_refused", "left", "parts", "properties", "raw", "route", "size_bytes")
 
     def __init__(self, route: Route) -> None:
         self.route = route
         self.is_refused = False
         self.left = -1
-        self.properties = b""
-        self.said: Properties | None = None
+        self.raw = b""
+        self.properties: Properties | None = None
         self.parts: list[bytes] = []
         self.size_bytes = 0
-        """That of the parts."""
+        """Memory of the parts."""
 
 
 @final
 class Decoder:
-    """Takes bytes as they come, gives events. Raises ProtocolError and nothing else; it is then of no more use.
+    """Turns bytes into events, in any cut. Raises ProtocolError and nothing else; it is then of no more use.
 
-    What is wrong is raised once the events before it were given: `failure` says that the next call will raise it.
+    Events before an error are returned first: `failure` says that the next call will raise the error.
     """
 
     def __init__(self, room: RouteRoom | None = None) -> None:
@@ -194,21 +199,21 @@ class Decoder:
         self._contents: dict[int, _Content] = {}
         self._routes: dict[bytes, Route] = {}
         self._swept_after = _OWN_ROUTES
-        """From how many on routes to queues that are gone are let go, and so what is left of these queues."""
-        self._said: dict[bytes, tuple[bytes, Properties]] = {}
-        """What properties say, with the properties: so that messages which say the same have them in one place."""
+        """The number of routes at which those to deleted queues are dropped, and so the queues themselves."""
+        self._known: dict[bytes, tuple[bytes, Properties]] = {}
+        """Decoded properties by their bytes, with the one bytes object that all equal messages share."""
         self._publish = _NONE
-        """The last of this read that came in one go: a row of messages grows as long as it is the last event, too."""
+        """The last publish that came in one go; a row of messages grows while it is the last event."""
         self._body_bytes = 0
         self._head = b""
-        """All of it between its method and its body."""
+        """Its bytes between the method and the body."""
         self._head_channel = -1
-        self._properties = b""
-        self._meaning = Properties()
-        """What these properties say."""
+        self._raw = b""
+        self._properties = Properties()
+        """The decoded properties of that publish."""
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that end in these bytes; what is left over is kept for the next call."""
+        """The events that end in these bytes; the rest is kept for the next call."""
         events: list[Event] = []
         if self.failure is not None:
             raise self.failure
@@ -233,12 +238,12 @@ class Decoder:
             if not events:
                 raise
             return events
-        self._publish = _NONE  # or it would be kept for as long as the connection is silent
+        self._publish = _NONE  # otherwise a silent connection would keep it
         self._rest = data[at:] if at else data
         return events
 
     def _frames(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Go through whole frames; returns where the first that is not whole begins."""
+        """Decode whole frames; returns where the first incomplete one begins."""
         size = len(data)
         most = self.frame_max - FRAME_OVERHEAD
         contents = self._contents
@@ -246,8 +251,8 @@ class Decoder:
         alike_at = alike_bytes = key_at = 0
         while size - at >= FRAME_OVERHEAD:
             if alike_bytes:
-                # All up to the body as in the publish before: 0.1 us for a message, where its frames take 0.4. First
-                # the end of its key: who publishes to many queues in turn has another there.
+                # All bytes up to the body equal those of the last publish: 0.1 us for a message instead of 0.4. The
+                # end of the key is compared first: it differs for a publisher to many queues.
                 start = at + alike_bytes
                 end = start + self._body_bytes
                 if end < size and data[end] == FRAME_END and (alike or data[at + key_at] == data[alike_at + key_at]):
@@ -298,9 +303,9 @@ class Decoder:
         return at
 
     def _whole(self, data: bytes, at: int, channel: int, route: Route, events: list[Event]) -> int:
-        """Take a content header and a body that are both here and nothing new; returns where they end.
+        """Take a known content header and its body, if both are here; returns where they end.
 
-        Returns `at` where it is not as simple as that: then it goes frame by frame, and what is wrong is found there.
+        Returns `at` otherwise: then the frames are read one by one, and errors are found there.
         """
         start = at + len(self._head)
         stop = start + self._body_bytes
@@ -312,18 +317,18 @@ class Decoder:
             stop = start + self._body_bytes
         last = self._publish
         is_last = bool(events) and events[-1] is last
-        if is_last and last.route is route and last.channel == channel and last.properties == self._properties:
+        if is_last and last.route is route and last.channel == channel and last.raw == self._raw:
             last.bodies.append(data[start:stop])
         else:
-            self._publish = Publish(channel, route, self._properties, self._meaning, data[start:stop])
+            self._publish = Publish(channel, route, self._raw, self._properties, data[start:stop])
             events.append(self._publish)
         return stop + 1
 
     def _read_head(self, data: bytes, at: int, channel: int) -> int:
-        """Look at all that stands before a body in one frame, and remember it; returns where the body begins.
+        """Read and remember the bytes between the method and a body in one frame; returns where the body begins.
 
-        Returns `at` where it is not as simple as that. Who publishes to many queues in turn repeats all of it but for
-        the key, which stands before.
+        Returns `at` if the frames must be read one by one. A publisher to many queues repeats these bytes: only the
+        key differs, and it stands before them.
         """
         size = len(data)
         if size - at < 22 + FRAME_OVERHEAD:
@@ -331,7 +336,7 @@ class Decoder:
         end = at + 7 + _u32(data, at + 3)
         if data[at] != HEADER or _u16(data, at + 1) != channel or end < at + 19 or size - end < FRAME_OVERHEAD + 1:
             return at
-        known = self._said.get(data[at + 19 : end])
+        known = self._known.get(data[at + 19 : end])
         if known is None or data[end] != FRAME_END:
             return at
         length = _u32(data, end + 4)
@@ -344,7 +349,7 @@ class Decoder:
         if _u16(data, at + 7) != BASIC or _u32(data, at + 11) or _u32(data, at + 15) != length:
             return at
         self._head, self._head_channel = data[at:start], channel
-        self._properties, self._meaning = known
+        self._raw, self._properties = known
         self._body_bytes = length
         return start
 
@@ -383,18 +388,18 @@ class Decoder:
         self._swept_after = max(_OWN_ROUTES, 2 * len(self._routes))
 
     def forget_routes(self) -> None:
-        """Let go of the routes that are remembered: others may need the room."""
+        """Drop all routes: other connections may need the room."""
         self._room.give_back(max(0, len(self._routes) - _OWN_ROUTES))
         self._routes.clear()
 
     @property
     def held_bytes(self) -> int:
-        """Memory that messages take which are not whole."""
+        """Memory of incomplete messages."""
         rest = len(self._rest)
         return self._body_bytes_held + rest if rest > _SMALL_REST_BYTES else self._body_bytes_held
 
     def drop_bodies(self) -> None:
-        """Let go of bodies that are not whole, and keep none from now on: nothing is published any more."""
+        """Drop incomplete bodies, and keep none from now on: nothing is published any more."""
         self._is_dropping = True
         self._body_bytes_held = 0
         for content in self._contents.values():
@@ -403,7 +408,7 @@ class Decoder:
             content.size_bytes = 0
 
     def clear(self) -> None:
-        """The connection is over: let go of everything."""
+        """Drop everything: the connection is over."""
         self.drop_bodies()
         self._contents.clear()
         self._rest = b""
@@ -411,7 +416,7 @@ class Decoder:
 
     def _header(self, channel: int, payload: bytes, events: list[Event]) -> None:
         content = self._contents.get(channel)
-        if content is None or content.said is not None:
+        if content is None or content.properties is not None:
             raise ProtocolError(UNEXPECTED_FRAME, f"channel {channel}: a content header where none is due")
         if len(payload) < 14:
             raise ProtocolError(FRAME_ERROR, "a content header is too short")
@@ -423,25 +428,25 @@ class Decoder:
             events.append(TooLarge(channel, size, self.max_body_bytes))
         content.is_refused = content.is_refused or self._is_dropping
         raw = payload[12:]
-        known = self._said.get(raw)
+        known = self._known.get(raw)
         if known is None:
             known = raw, decode_properties(raw)
-            if len(raw) <= _MAX_SAID_BYTES:
-                if len(self._said) >= _MAX_SAID:
-                    self._said.clear()
-                self._said[raw] = known
-        properties, said = known
+            if len(raw) <= _MAX_KNOWN_BYTES:
+                if len(self._known) >= _MAX_KNOWN:
+                    self._known.clear()
+                self._known[raw] = known
+        raw, properties = known
         if size == 0:
             del self._contents[channel]
-            events.append(Publish(channel, content.route, properties, said, b""))
+            events.append(Publish(channel, content.route, raw, properties, b""))
             return
+        content.raw = raw
         content.properties = properties
-        content.said = said
         content.left = size
 
     def _body(self, channel: int, piece: bytes, events: list[Event]) -> None:
         content = self._contents.get(channel)
-        if content is None or content.said is None:
+        if content is None or content.properties is None:
             raise ProtocolError(UNEXPECTED_FRAME, f"channel {channel}: a body frame where none is due")
         left = content.left - len(piece)
         if left > 0:
@@ -458,11 +463,11 @@ class Decoder:
         if content.is_refused:
             return
         body = b"".join([*content.parts, piece]) if content.parts else piece
-        events.append(Publish(channel, content.route, content.properties, content.said, body))
+        events.append(Publish(channel, content.route, content.raw, content.properties, body))
 
 
 def _take_ack(data: bytes, at: int, channel: int, events: list[Event]) -> None:
-    """Clients that acknowledge each message by itself do so in order: a row of such is one event."""
+    """Add a basic.ack; one for the tag after the last ack's becomes part of that event."""
     tag = _u32(data, at + 4) << 32 | _u32(data, at + 8)
     multiple = data[at + 12] & 1 == 1
     if events and not multiple:
@@ -479,3 +484,156 @@ def _u16(data: bytes, at: int) -> int:
 
 def _u32(data: bytes, at: int) -> int:
     return data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
+
+
+# -- events to bytes -------------------------------------------------------------------------------------------------
+
+_FRAME: Final = struct.Struct(">BHI")
+_ACK_FRAME: Final = struct.Struct(">BHIIQBB")
+_DELIVER_START: Final = struct.Struct(">BHII")
+_HEADER_FRAME: Final = struct.Struct(">BHIHHQ")
+_BODY_FRAME: Final = struct.Struct(">BBHI")
+_END: Final = bytes([FRAME_END])
+_MARKS: Final = (b"\0", b"\1")
+_LENGTHS: Final = [bytes([length]) for length in range(256)]
+HEARTBEAT_FRAME: Final = _FRAME.pack(HEARTBEAT, 0, 0) + _END
+
+
+def encode_ack(channel: int, tag: int, multiple: bool) -> bytes:
+    """basic.ack to a publisher."""
+    return _ACK_FRAME.pack(METHOD, channel, ACK_BYTES, BASIC_ACK, tag, multiple, FRAME_END)
+
+
+@final
+class DeliverEncoder:
+    """Writes basic.deliver and its content for one consumer; bytes that equal those of the last delivery are reused."""
+
+    __slots__ = (
+        "_after",
+        "_around_bytes",
+        "_before",
+        "_channel",
+        "_content",
+        "_frame_max",
+        "_header",
+        "_method_bytes",
+        "_middle",
+        "_properties",
+        "_rest",
+        "_size",
+        "_source",
+        "_tag",
+    )
+
+    def __init__(self, channel: int, consumer_tag: str, frame_max: int, header: bytes = b"") -> None:
+        """With a header, given as name and type in a table, each delivery carries a number under that name."""
+        # The fields of every delivery come first: with thousands of consumers they are read from memory, line by line.
+        self._source: Source | None = None
+        self._frame_max = frame_max
+        self._size = -1
+        self._properties = b""
+        self._before = b""
+        """The bytes up to the delivery tag."""
+        self._middle = b""
+        """The bytes from the mark of a first delivery to the body, or to the number in the header."""
+        self._header = header
+        self._around_bytes = 0
+        """All bytes around the body, with the tag, the number and the end of the body's frame."""
+        self._rest = b""
+        """The bytes from that number to the body."""
+        self._after = b""
+        """The bytes from the mark of a redelivery to the end of the method."""
+        self._content = b""
+        """The content header and the rest of `_middle`."""
+        self._method_bytes = 0
+        self._channel = channel
+        self._tag = encode_shortstr(consumer_tag)
+
+    def encode(
+        self,
+        out: list[bytes],
+        source: Source,
+        delivery_tag: bytes,
+        redelivered: bool,
+        properties: bytes,
+        body: bytes,
+        number: int = 0,
+    ) -> int:
+        """Add a delivery to `out`; returns its size. Its number costs 0.1 us; a table encoded anew took 1.6."""
+        if source is not self._source:
+            self._take_source(source)
+        size = len(body)
+        if redelivered or not 0 < size <= self._frame_max - FRAME_OVERHEAD:
+            return self._encode_rare(out, delivery_tag, redelivered, properties, body, number)
+        if size != self._size or properties != self._properties:
+            self._take_content(properties, size)
+        out.append(self._before)
+        out.append(delivery_tag)
+        out.append(self._middle)
+        if self._header:
+            out.append(number.to_bytes(8, "big"))
+            out.append(self._rest)
+        out.append(body)
+        out.append(_END)
+        return self._around_bytes + size
+
+    def _encode_rare(
+        self, out: list[bytes], delivery_tag: bytes, redelivered: bool, properties: bytes, body: bytes, number: int
+    ) -> int:
+        """Encode a redelivery, an empty body, or a body of several frames."""
+        if self._header:
+            properties = with_headers(properties, self._header + number.to_bytes(8, "big"))
+        content = encode_content(self._channel, properties, body, self._frame_max)
+        head = b"".join((self._before, delivery_tag, _MARKS[redelivered], self._after))
+        out += (head, content)
+        return len(head) + len(content)
+
+    def _take_content(self, properties: bytes, size: int) -> None:
+        """Prepare first deliveries with these properties and a body of that size."""
+        added = len(self._header) + 8 if self._header else 0
+        before, behind = around_headers(properties, added) if added else (properties, b"")
+        length = 12 + len(before) + added + len(behind)
+        head = _HEADER_FRAME.pack(HEADER, self._channel, length, BASIC, 0, size)
+        piece = behind + _BODY_FRAME.pack(FRAME_END, BODY, self._channel, size)
+        if self._header:
+            self._rest, piece = piece, self._header
+        self._content = b"".join((head, before, piece))
+        self._properties, self._size = properties, size
+        self._join()
+
+    def _take_source(self, source: Source) -> None:
+        exchange, key = key_of(source)
+        self._after = _shortstr(exchange) + _shortstr(key) + _END
+        size = 4 + len(self._tag) + 9 + len(self._after) - 1
+        if size != self._method_bytes:
+            self._before = _DELIVER_START.pack(METHOD, self._channel, size, BASIC_DELIVER) + self._tag
+            self._method_bytes = size
+        self._source = source
+        self._join()  # the content stays: a message with another key than the one before takes 1.4 us, not 2.3
+
+    def _join(self) -> None:
+        self._middle = _MARKS[False] + self._after + self._content
+        self._around_bytes = len(self._before) + 8 + len(self._middle) + 1
+        if self._header:
+            self._around_bytes += 8 + len(self._rest)
+
+
+def _shortstr(text: str) -> bytes:
+    """`encode_shortstr` for short texts; that function is not compiled."""
+    raw = text.encode()
+    return _LENGTHS[len(raw)] + raw if len(raw) < len(_LENGTHS) else encode_shortstr(text)
+
+
+def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
+    """Content header and body, for basic.return and basic.get-ok."""
+    head = _HEADER_FRAME.pack(HEADER, channel, 12 + len(properties), BASIC, 0, len(body))
+    return b"".join((head, properties, _END, _bodies(channel, body, frame_max)))
+
+
+def _bodies(channel: int, body: bytes, frame_max: int) -> bytes:
+    most = frame_max - FRAME_OVERHEAD
+    parts: list[bytes] = []
+    for at in range(0, len(body), most):
+        piece = body[at : at + most]
+        parts += (_FRAME.pack(BODY, channel, len(piece)), piece, _END)
+    return b"".join(parts)

@@ -1,4 +1,4 @@
-"""One client's connection: from the protocol header to the close. Channels do the work, codec.py knows the bytes."""
+"""One client's connection, from the protocol header to the close. Methods are in channel.py, bytes in codec.py."""
 
 from itertools import chain
 from typing import Final, final
@@ -6,15 +6,12 @@ from typing import Final, final
 from pamqp import base, commands
 
 from headrace.clock import Clock
-from headrace.core.flow import Holding
 from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, ProtocolError
-from headrace.net.connection import BY_BROKER, BY_INTAKE, BY_ORDER, Wire
+from headrace.net.connection import BY_ORDER, Wire
 from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.amqp091.channel import Channel
-from headrace.protocols.amqp091.codec import Ack, Decoder, Event, Hello, Method, Publish, TooLarge
-from headrace.protocols.amqp091.context import ConnectionContext, code_of, ends_channel_only, reply_text
-from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME
+from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Ack, Decoder, Event, Hello, Method, Publish, TooLarge
 from headrace.protocols.amqp091.frames import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
@@ -22,15 +19,17 @@ from headrace.protocols.amqp091.frames import (
     NOT_ALLOWED,
     PROTOCOL_HEADER,
 )
-from headrace.protocols.amqp091.handshake import Handshake, Server
+from headrace.protocols.amqp091.handshake import Handshake
 from headrace.protocols.amqp091.methods import encode_method
+from headrace.protocols.amqp091.server import ConnectionContext, Server, close_fields, ends_channel_only
+from headrace.protocols.inlet import Inlet
 
 _GOODBYE_SECONDS: Final = 2.0
 
 
 @final
 class Connection(Handler):
-    """What comes in on one connection, and what it does."""
+    """Turns the events of one connection into calls of its channels."""
 
     def __init__(self, server: Server, clock: Clock) -> None:
         self._server = server
@@ -41,16 +40,15 @@ class Connection(Handler):
         self._context: ConnectionContext | None = None
         self._channels: dict[int, Channel] = {}
         self._waiting: list[Event] | None = None
-        """What came after something that waits for what was published before it, and that itself; None mostly."""
+        """A method that waits for earlier publishes, and all events behind it; None if no method waits."""
         self._is_closing = False
-        self._is_blocked = False
-        self._holding = Holding(self._pause_intake, self._refuse_intake)
+        self._inlet = Inlet(server.intake, self._fail)
 
-    # -- what net calls ----------------------------------------------------------------------------------------------
+    # -- calls from net ------------------------------------------------------------------------------------------------
 
     def opened(self, wire: Wire) -> None:
-        self._wire = wire
-        self._handshake = Handshake(self._server, wire, self, lambda error: self._end(error, None))
+        self._wire = self._inlet.wire = wire
+        self._handshake = Handshake(self._server, wire, self._fail)
 
     def feed(self, data: bytes) -> None:
         context = self._context
@@ -61,16 +59,13 @@ class Connection(Handler):
             for event in events:
                 self._take(event)
         except ProtocolError as error:
-            self._end(error, None)
+            self._fail(error)
             return
         if self._decoder.failure is not None:
-            self._end(self._decoder.failure, None)
+            self._fail(self._decoder.failure)
         self._note_intake()
-        if context is not None and context.has_published:
-            if context.broker.blocked:
-                self._on_flow(True)
-            if context.published:
-                self._meter(context)
+        if context is not None and context.client.published:
+            self._inlet.meter(context.client, self._clock.monotonic_us())
 
     def hold_output(self, is_held: bool) -> None:
         if self._context is not None:
@@ -86,7 +81,7 @@ class Connection(Handler):
             if self._wire is not None:
                 self._wire.close()
             return
-        self._end(ProtocolError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"), None)
+        self._fail(ProtocolError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
 
     def lost(self) -> None:
         self._waiting = None
@@ -95,12 +90,7 @@ class Connection(Handler):
         self._note_intake()
         context, self._context = self._context, None
         if context is not None:
-            context.broker.on_flow.pop(self, None)
-            context.broker.on_dissolved.pop(self, None)
-            context.account.on_removed.pop(self, None)
-            context.rights.watchers.pop(self, None)
-            context.account.disconnect()
-            context.broker.release_owner(self)
+            context.client.leave()
 
     def facts(self) -> ConnectionFacts | None:
         context, handshake = self._context, self._handshake
@@ -108,9 +98,9 @@ class Connection(Handler):
             return None
         return ConnectionFacts(
             protocol="AMQP 0-9-1",
-            user=context.account.name,
+            user=context.client.account.name,
             host=context.host.name,
-            client_id=context.client_id,
+            client_id=context.client.client_id,
             heartbeat_seconds=handshake.heartbeat,
             frame_max=context.frame_max,
             channel_max=handshake.channel_max,
@@ -118,10 +108,10 @@ class Connection(Handler):
             channels=[channel.facts() for channel in self._channels.values()],
         )
 
-    # -- what comes in -----------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def _take(self, event: Event) -> None:
-        """Do what one event asks; what is wrong with it ends the channel or the connection."""
+        """Handle one event. An error ends the channel or the connection."""
         if self._is_closing:
             self._take_while_closing(event)
             return
@@ -134,13 +124,13 @@ class Connection(Handler):
                 if channel is None:
                     raise _no_channel(event.channel)
                 if not channel.is_closing:
-                    channel.publish(event)
+                    channel.publisher.publish(event)
             elif isinstance(event, Ack):
                 channel = self._channels.get(event.channel)
                 if channel is None:
                     raise _no_channel(event.channel)
                 if not channel.is_closing:
-                    channel.ack(event.first, event.tag, event.multiple)
+                    channel.subscriptions.ack(event.first, event.tag, event.multiple)
             elif isinstance(event, Method):
                 self._method(event)
             elif isinstance(event, TooLarge):
@@ -158,7 +148,7 @@ class Connection(Handler):
             raise PreconditionFailed(f"message size {event.size} is larger than configured max size {event.most}")
 
     def _greet(self, is_ours: bool) -> None:
-        """A client of another protocol or version is told which one is spoken here."""
+        """Start the handshake, or tell a client of another protocol which one is spoken here."""
         if is_ours and self._handshake is not None:
             self._handshake.start()
             return
@@ -168,7 +158,7 @@ class Connection(Handler):
             self._wire.close()
 
     def _wait(self, event: Event) -> None:
-        """Take this and what follows later, all in order."""
+        """Keep this event and all that follow until `_resume`."""
         self._waiting = [event]
         if self._wire is not None:
             self._wire.pause_reading(BY_ORDER)
@@ -227,15 +217,25 @@ class Connection(Handler):
         else:
             context = self._handshake.handle(method)
             if context is not None:
-                self._context = context
-                context.now_us = self._clock.now_us()
-                self._decoder.frame_max = context.frame_max
-                self._decoder.max_body_bytes = self._server.intake.largest_bytes
-                context.end = lambda error: self._end(error, None)
-                context.broker.on_flow[self] = self._on_flow
-                context.broker.on_dissolved[self] = self._on_dissolved
-                context.account.on_removed[self] = self._on_removed
-                context.rights.watchers[self] = self._on_rights
+                self._open(self._handshake, context)
+
+    def _open(self, handshake: Handshake, context: ConnectionContext) -> None:
+        """Answer connection.open. Raises ProtocolError if the user has too many connections."""
+        client = context.client
+        if not client.connect(self._on_flow, self._on_ended, self._on_rights):
+            name, most = client.account.name, client.account.user.limits.max_connections
+            raise ProtocolError(
+                NOT_ALLOWED,
+                f"access to vhost '{context.host.name}' refused for user '{name}': "
+                f"user connection limit ({most}) is reached",
+            )
+        self._context = context
+        context.now_us = self._clock.now_us()
+        context.end = self._fail
+        self._decoder.frame_max = context.frame_max
+        self._decoder.max_body_bytes = self._server.intake.largest_bytes
+        context.send(0, commands.Connection.OpenOk)
+        context.wire.keep_alive(handshake.heartbeat)
 
     def _open_channel(self, number: int, channel: Channel | None) -> None:
         assert self._context is not None
@@ -245,7 +245,7 @@ class Connection(Handler):
         if number > self._handshake.channel_max:
             most = self._handshake.channel_max
             raise ProtocolError(NOT_ALLOWED, f"number of channels opened ({number}) has reached the agreed {most}")
-        account = self._context.account
+        account = self._context.client.account
         if not account.open_channel():
             raise ProtocolError(
                 NOT_ALLOWED,
@@ -256,7 +256,7 @@ class Connection(Handler):
         self._context.send(number, commands.Channel.OpenOk)
 
     def _take_while_closing(self, event: Event) -> None:
-        """After we closed, only the client's word that it knows counts."""
+        """After we closed, wait for the client's close or close-ok."""
         if isinstance(event, Method) and event.channel == 0 and self._wire is not None:
             if isinstance(event.method, commands.Connection.Close):
                 self._send_raw(encode_method(0, commands.Connection.CloseOk))
@@ -264,7 +264,7 @@ class Connection(Handler):
             elif isinstance(event.method, commands.Connection.CloseOk):
                 self._wire.close()
 
-    # -- what goes wrong ---------------------------------------------------------------------------------------------
+    # -- errors and ends -----------------------------------------------------------------------------------------------
 
     def _refuse(self, error: HeadraceError, event: Event) -> None:
         method = event.method if isinstance(event, Method) else None
@@ -275,15 +275,11 @@ class Connection(Handler):
             return
         channel.close()
         channel.is_closing = True
-        index = _index(event)
-        code = code_of(error)
-        fields = {
-            "reply_code": code,
-            "reply_text": reply_text(code, str(error)),
-            "class_id": index >> 16,
-            "method_id": index & 0xFFFF,
-        }
-        channel.send(commands.Channel.Close, fields)
+        channel.send(commands.Channel.Close, close_fields(error, _index(event)))
+
+    def _fail(self, error: HeadraceError) -> None:
+        """End the connection for an error that no method caused."""
+        self._end(error, None)
 
     def _end(self, error: HeadraceError, method: base.Frame | None) -> None:
         """Tell the client why, and close."""
@@ -296,78 +292,43 @@ class Connection(Handler):
         if isinstance(error, AccessRefused) and not self._expects_refusals():
             self._wire.close()
             return
-        code = code_of(error)
-        index = 0 if method is None else method.index
-        fields = {
-            "reply_code": code,
-            "reply_text": reply_text(code, str(error)),
-            "class_id": index >> 16,
-            "method_id": index & 0xFFFF,
-        }
+        fields = close_fields(error, 0 if method is None else method.index)
         self._send_raw(encode_method(0, commands.Connection.Close, fields))
         self._wire.close(_GOODBYE_SECONDS)
 
     def _expects_refusals(self) -> bool:
-        """Whether the client understands a close while it logs in; others just lose the connection."""
+        """True if the client understands a close while it logs in; others just lose the connection."""
         if self._context is not None or self._handshake is None:
             return True
         return self._handshake.capabilities.get("authentication_failure_close") is True
 
-    def _on_dissolved(self) -> None:
-        if self._context is not None:
-            name = self._context.host.name
-            self._end(ProtocolError(CONNECTION_FORCED, f"vhost '{name}' is deleted"), None)
-
-    def _on_removed(self, why: str) -> None:
-        if self._context is not None:
-            self._end(ProtocolError(CONNECTION_FORCED, why), None)
+    def _on_ended(self, why: str) -> None:
+        """The user or the virtual host is gone."""
+        self._fail(ProtocolError(CONNECTION_FORCED, why))
 
     def _on_rights(self) -> None:
-        """The user may do more now, or less: consumers of what it may not read any more are cancelled."""
+        """Cancel consumers of queues that the user may not read any more."""
         for channel in self._channels.values():
             channel.subscriptions.restrict()
 
-    # -- small things ------------------------------------------------------------------------------------------------
+    # -- flow and memory -----------------------------------------------------------------------------------------------
 
     def _on_flow(self, is_blocked: bool) -> None:
-        """Publishers wait while the broker has more in hand than it can write."""
+        """Read nothing while the broker has more in hand than it can write; tell the client if it can hear it."""
         context = self._context
-        if context is None or is_blocked == self._is_blocked or (is_blocked and not context.has_published):
+        if context is None:
             return
-        self._is_blocked = is_blocked
-        tells = context.has("connection.blocked")
-        if is_blocked:
-            if tells:
+        if context.has("connection.blocked"):
+            if is_blocked:
                 context.send(0, commands.Connection.Blocked, {"reason": "what was published waits for the disk"})
-            context.wire.pause_reading(BY_BROKER)
-        else:
-            if tells:
+            else:
                 context.send(0, commands.Connection.Unblocked)
-            context.wire.resume_reading(BY_BROKER)
+        self._inlet.pause_by_broker(is_blocked)
 
     def _note_intake(self) -> None:
-        """Tell how much memory is taken by what is not whole, or not committed."""
+        """Report the memory of messages that are incomplete or not committed."""
         context = self._context
-        size_bytes = self._decoder.held_bytes + (0 if context is None else context.staged_bytes)
-        if size_bytes != self._holding.size_bytes:
-            self._server.intake.note(self._holding, size_bytes)
-
-    def _pause_intake(self, is_paused: bool) -> None:
-        if self._wire is not None:
-            if is_paused:
-                self._wire.pause_reading(BY_INTAKE)
-            else:
-                self._wire.resume_reading(BY_INTAKE)
-
-    def _refuse_intake(self, error: HeadraceError) -> None:
-        self._end(error, None)
-
-    def _meter(self, context: ConnectionContext) -> None:
-        """A user that sends more than it may is not heard for a while."""
-        messages, context.published = context.published, 0
-        pause_us = context.account.spend(messages, self._clock.monotonic_us())
-        if pause_us:
-            context.wire.pause_for(pause_us / 1_000_000)
+        self._inlet.note(self._decoder.held_bytes + (0 if context is None else context.staged_bytes))
 
     def _drop_channel(self, channel: Channel) -> None:
         del self._channels[channel.number]
@@ -377,7 +338,7 @@ class Connection(Handler):
     def _forget_channel(self, channel: Channel) -> None:
         channel.answers.drop()
         if self._context is not None:
-            self._context.account.close_channel()
+            self._context.client.account.close_channel()
 
     def _close_channels(self) -> None:
         channels = list(self._channels.values())

@@ -83,7 +83,7 @@ _TAG_OF: Final[dict[type[int], tuple[bytes, struct.Struct]]] = {
 
 @final
 class Reader:
-    """Reads one value after the other. Raises ProtocolError (syntax error) where the bytes are not what is due."""
+    """Reads one value after the other. Raises ProtocolError (syntax error) for bytes that do not fit."""
 
     __slots__ = ("_at", "_data", "_end")
 
@@ -167,7 +167,7 @@ class Reader:
         raise ProtocolError(SYNTAX_ERROR, f"there is no field type 0x{tag:02x}")
 
     def _nested(self, depth: int) -> int:
-        """Where the table or array that starts here ends."""
+        """The end of the table or array that starts here."""
         if depth <= 0:
             raise ProtocolError(SYNTAX_ERROR, f"tables are nested more than {MAX_DEPTH} deep")
         size = self.long()
@@ -210,7 +210,7 @@ _READERS: Final[dict[int, Callable[[Reader], object]]] = {
 
 
 def encode_shortstr(text: str) -> bytes:
-    """A string of at most 255 bytes; a longer one, which only another protocol can bring, is cut."""
+    """A string of at most 255 bytes; a longer one, from another protocol, is cut."""
     raw = text.encode()
     if len(raw) > 255:
         raw = raw[:255].decode(errors="ignore").encode()
@@ -227,7 +227,7 @@ def encode_table(table: Mapping[str, object]) -> bytes:
 
 
 def encode_entry(name: str, value: object) -> bytes:
-    """One name and its value, as they stand in a table."""
+    """One name and its value, as in a table."""
     return encode_shortstr(name) + _encode_value(value)
 
 

@@ -1,4 +1,4 @@
-"""The frames of AMQP 0-9-1 and its numbers. Constants only; codec.py reads with them, encoding.py writes.
+"""The frames of AMQP 0-9-1 and its numbers. Constants only; codec.py reads and writes with them.
 
 A frame:
 
@@ -31,12 +31,12 @@ MAX_BODY_BYTES: Final = 128 << 20
 
 BASIC: Final = 60
 
-# class << 16 | method, of those that have a way of their own through the codec.
+# class << 16 | method, of the methods that codec.py handles itself.
 BASIC_PUBLISH: Final = 0x003C0028
 BASIC_DELIVER: Final = 0x003C003C
 BASIC_ACK: Final = 0x003C0050
 ACK_BYTES: Final = 13
-"""How long the payload of a frame with that is."""
+"""The payload of such a frame, in bytes."""
 
 # Reply codes.
 CONTENT_TOO_LARGE: Final = 311

@@ -1,4 +1,4 @@
-"""What a node that passes a client on must know of AMQP 0-9-1: where frames end, how to say goodbye, how to refuse."""
+"""AMQP 0-9-1 for a node that forwards clients: where frames end, how to say goodbye, how to refuse."""
 
 from typing import Final, final
 
@@ -6,7 +6,6 @@ from pamqp import commands
 
 from headrace.net.handover import FindRedirect, Refusal, Tracker
 from headrace.protocols.amqp091.codec import Decoder, Event, Hello, Method
-from headrace.protocols.amqp091.context import reply_text
 from headrace.protocols.amqp091.frames import (
     CHANNEL_MAX,
     CONNECTION_FORCED,
@@ -18,6 +17,7 @@ from headrace.protocols.amqp091.frames import (
 )
 from headrace.protocols.amqp091.handshake import start_fields
 from headrace.protocols.amqp091.methods import encode_method
+from headrace.protocols.amqp091.server import reply_text
 
 _GOODBYE_SECONDS: Final = 2.0
 _HEAD_BYTES: Final = FRAME_OVERHEAD - 1
@@ -58,9 +58,9 @@ class Amqp091Tracker(Tracker):
 
 @final
 class Amqp091Refusal(Refusal):
-    """Hears a client out until it can be told why it is not served: clients take no close before that for what it is.
+    """Goes through the handshake with a client to tell it why it is not served: clients ignore an earlier close.
 
-    Who the client says it is does not matter, and is not looked at.
+    The login is not checked.
     """
 
     def __init__(self, find_redirect: FindRedirect, version: str) -> None:
@@ -83,7 +83,7 @@ class Amqp091Refusal(Refusal):
             tuning = {"channel_max": CHANNEL_MAX, "frame_max": FRAME_MAX_SIZE, "heartbeat": HEARTBEAT_SECONDS}
             self.send(encode_method(0, commands.Connection.Tune, tuning))
         elif isinstance(method, commands.Connection.Open):
-            self.send(_close(self.elsewhere.why))
+            self.send(_close(self.redirect.why))
             self.end(_GOODBYE_SECONDS)
         elif not isinstance(method, commands.Connection.TuneOk):
             self.end()

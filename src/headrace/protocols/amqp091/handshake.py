@@ -1,18 +1,15 @@
-"""How a connection begins: start, secure, tune, open, with SASL's answers. What follows is in connection.py."""
+"""How a connection begins: start, tune, open, with SASL's answers. An open connection is connection.py's."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from pamqp import base, commands
 
-from headrace.core.access.access import Access
 from headrace.core.access.logins import Account, Login
-from headrace.core.flow import Intake
-from headrace.core.hosts import Hosts
+from headrace.core.client import Client
 from headrace.errors import AccessRefused, HeadraceError, ProtocolError
+from headrace.model import AMQP091
 from headrace.net.connection import Wire
-from headrace.protocols.amqp091.codec import RouteRoom
-from headrace.protocols.amqp091.context import ConnectionContext, Host
 from headrace.protocols.amqp091.fields import LongString, Reader
 from headrace.protocols.amqp091.frames import (
     CHANNEL_MAX,
@@ -24,6 +21,8 @@ from headrace.protocols.amqp091.frames import (
     SYNTAX_ERROR,
 )
 from headrace.protocols.amqp091.methods import encode_method
+from headrace.protocols.amqp091.publishing import PROTOCOL
+from headrace.protocols.amqp091.server import ConnectionContext, Server
 
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"
@@ -49,7 +48,7 @@ def parse_login(mechanism: str, response: bytes, certificate_name: str, address:
     raise ProtocolError(SYNTAX_ERROR, f"the mechanism {mechanism[:32]!r} is not offered")
 
 
-# What RabbitMQ's clients look for before they use it.
+# RabbitMQ's clients look for these before they use them.
 CAPABILITIES: Final[Mapping[str, object]] = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -64,7 +63,7 @@ CAPABILITIES: Final[Mapping[str, object]] = {
 
 
 def start_fields(version: str, has_certificate: bool) -> dict[str, object]:
-    """What every client is told first; EXTERNAL is offered to those whose certificate says who they are."""
+    """The fields of connection.start. Clients with a certificate that names them are offered EXTERNAL."""
     properties = {
         "capabilities": CAPABILITIES,
         "cluster_name": "headrace",
@@ -84,46 +83,15 @@ def start_fields(version: str, has_certificate: bool) -> dict[str, object]:
 
 
 @final
-class Server:
-    """What all connections of the server share."""
-
-    __slots__ = ("_hosts", "_met", "access", "routes", "version")
-
-    def __init__(self, hosts: Hosts, access: Access, version: str) -> None:
-        self._hosts = hosts
-        self._met: dict[str, Host] = {}
-        self.access = access
-        self.routes = RouteRoom()
-        self.version = version
-
-    @property
-    def intake(self) -> Intake:
-        """What all connections hold that is not published yet."""
-        return self._hosts.intake
-
-    def find_host(self, name: str) -> Host | None:
-        """The virtual host of that name, None when there is none."""
-        broker = self._hosts.find(name)
-        if broker is None:
-            self._met.pop(name, None)
-            return None
-        host = self._met.get(name)
-        if host is None or host.broker is not broker:
-            host = self._met[name] = Host(name, broker)
-        return host
-
-
-@final
 class Handshake:
     """Asks and answers until the connection is open."""
 
-    def __init__(self, server: Server, wire: Wire, owner: object, refuse: Callable[[HeadraceError], None]) -> None:
+    def __init__(self, server: Server, wire: Wire, refuse: Callable[[HeadraceError], None]) -> None:
         self._server = server
         self._wire = wire
-        self._owner = owner
         self._refuse = refuse
         self._expected: type[base.Frame] | None = commands.Connection.StartOk
-        """What must come next; nothing may while a login is being checked."""
+        """The method that must come next; None while a login is being checked."""
         self._account: Account | None = None
         self._client_id = ""
         self._frame_max = FRAME_MAX_SIZE
@@ -136,7 +104,7 @@ class Handshake:
         self._send(commands.Connection.Start, **start_fields(self._server.version, bool(self._wire.certificate_name)))
 
     def handle(self, method: base.Frame) -> ConnectionContext | None:
-        """Go a step on; the last one gives the Link. Raises AccessRefused, ProtocolError."""
+        """Go a step on; the last one gives the context. Raises AccessRefused, ProtocolError."""
         if type(method) is not self._expected:
             due = "nothing" if self._expected is None else self._expected.name
             raise ProtocolError(COMMAND_INVALID, f"{method.name} where {due} is due")
@@ -194,42 +162,31 @@ class Handshake:
         rights = self._server.access.rights(account, name)
         if rights is None:
             raise ProtocolError(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{account.name}'")
-        if not account.connect():
-            limit = f"user connection limit ({account.user.limits.max_connections}) is reached"
-            raise ProtocolError(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{account.name}': {limit}")
-        context = ConnectionContext(self._wire, self._owner, host, account, rights)
-        context.client_id = self._client_id
-        context.capabilities = self.capabilities
-        context.frame_max = self._frame_max
-        self._send(commands.Connection.OpenOk)
-        self._wire.keep_alive(self.heartbeat)
-        return context
+        client = Client(host.broker, account, rights, self._client_id, PROTOCOL, AMQP091)
+        return ConnectionContext(self._wire, host, client, self.capabilities, self._frame_max)
 
     def renew(
         self, context: ConnectionContext, method: commands.Connection.UpdateSecret, channels: Callable[[], int]
     ) -> None:
-        """Go on with another token of the same user; who came with a password has nothing to renew."""
-        if not context.account.expires_us:
+        """Go on with another token of the same user; a client that came with a password has nothing to renew."""
+        client = context.client
+        if not client.account.expires_us:
             self._send(commands.Connection.UpdateSecretOk)
             return
         secret: object = method.new_secret  # as above
         assert isinstance(secret, bytes)
-        login = Login(context.account.name, secret, self._wire.address, self._wire.is_loopback)
-        self._server.access.login(login, lambda account: self._renewed(context, account, channels()))
+        login = Login(client.account.name, secret, self._wire.address, self._wire.is_loopback)
+        self._server.access.login(login, lambda account: self._renewed(client, account, channels()))
 
-    def _renewed(self, context: ConnectionContext, account: Account | None, channels: int) -> None:
-        former, owner = context.account, context.owner
-        if owner not in former.on_removed:  # the connection has ended meanwhile
+    def _renewed(self, client: Client, account: Account | None, channels: int) -> None:
+        if not client.is_connected:
+            return  # the connection ended meanwhile
+        name = client.account.name
+        rights = None if account is None else self._server.access.rights(account, client.rights.host)
+        if account is None or rights is None or account.name != name:
+            self._refuse(ProtocolError(NOT_ALLOWED, f"the new secret is none of user '{name}' in this vhost"))
             return
-        rights = None if account is None else self._server.access.rights(account, context.host.name)
-        if account is None or rights is None or account.name != former.name:
-            self._refuse(ProtocolError(NOT_ALLOWED, f"the new secret is none of user '{former.name}' in this vhost"))
-            return
-        former.hand_over(account, channels)
-        account.on_removed[owner] = former.on_removed.pop(owner)
-        watcher = context.rights.watchers.pop(owner)
-        rights.watchers[owner] = watcher
-        context.account, context.rights = account, rights
+        client.renew(account, rights, channels)
         self._send(commands.Connection.UpdateSecretOk)
 
     def _send(self, kind: type[base.Frame], **fields: object) -> None:

@@ -1,7 +1,7 @@
-"""The methods of AMQP 0-9-1 that are rare: read and written field by field. The hot ones are in codec.py.
+"""The rare methods of AMQP 0-9-1, read and written field by field. The hot ones are in codec.py.
 
-The classes and the types of their fields are pamqp's; the bytes are ours, for pamqp's own reading accepts values that
-are cut short, and its writing refuses names that RabbitMQ's clients use.
+The classes and the types of their fields are pamqp's; the bytes are ours: pamqp accepts values that are cut short, and
+refuses names that RabbitMQ's clients use.
 """
 
 import struct
@@ -29,7 +29,7 @@ _FIELDS: Final[dict[int, list[tuple[str, str]]]] = {
 
 
 def decode_method(payload: bytes) -> base.Frame:
-    """The method in the payload of a frame. Raises ProtocolError when there is none, or its fields are not whole."""
+    """The method in the payload of a frame. Raises ProtocolError for an unknown method or incomplete fields."""
     reader = Reader(payload)
     index = reader.long()
     kind = _KINDS.get(index)
@@ -52,7 +52,7 @@ def decode_method(payload: bytes) -> base.Frame:
 
 
 def encode_method(channel: int, kind: type[base.Frame], fields: Mapping[str, object] | None = None) -> bytes:
-    """The frame of a method; fields that are not given are zero, false or empty."""
+    """The frame of a method; absent fields are zero, false or empty."""
     given = fields or {}
     parts: list[bytes] = []
     bits = -1

@@ -4,8 +4,8 @@
     | flags, 2 bytes | one value per set bit |     bit 15 content type ... bit 2 cluster id; bit 0: more flags follow
     +----------------+-------- - - - --------+
 
-Messages keep these bytes as they came; they are read to route by headers and to see what applies to the message, and
-written anew only when something was changed: a dead letter's history, a header added on delivery.
+Messages keep these bytes as they came. They are decoded to route by headers and for expiration, priority and the like,
+and encoded again only after a change: a dead letter's history, a header added on delivery.
 """
 
 import struct
@@ -47,7 +47,7 @@ _TEXTS: Final = (
 
 
 def decode_properties(raw: bytes) -> Properties:
-    """Raises ProtocolError when the bytes are not flags and a list that is whole and has nothing behind it."""
+    """Decode flags and list. Raises ProtocolError if they are not complete, or bytes follow them."""
     properties = Properties()
     if raw == NONE:
         return properties
@@ -80,7 +80,7 @@ def decode_properties(raw: bytes) -> Properties:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """Flags and list of what is said."""
+    """Flags and list of these properties."""
     flags = 0
     parts: list[bytes] = []
     for bit, text in ((_CONTENT_TYPE, properties.content_type), (_CONTENT_ENCODING, properties.content_encoding)):
@@ -114,13 +114,13 @@ def encode_properties(properties: Properties) -> bytes:
 
 
 def with_headers(raw: bytes, entries: bytes) -> bytes:
-    """The same properties with more headers at the end of their table. The bytes must be whole."""
+    """The same properties with more headers at the end of their table. The bytes must be complete."""
     before, behind = around_headers(raw, len(entries))
     return before + entries + behind
 
 
 def around_headers(raw: bytes, size: int) -> tuple[bytes, bytes]:
-    """What stands before and behind so many bytes of headers when they are added at the end of the table."""
+    """The bytes before and behind `size` bytes of headers that are added at the end of the table."""
     flags = _FLAGS.unpack_from(raw)[0]
     at = 2
     for bit in (_CONTENT_TYPE, _CONTENT_ENCODING):
@@ -145,7 +145,7 @@ def _shortstr(text: str) -> bytes:
 
 @final
 class Amqp091Codec(PropertiesCodec):
-    """What core knows of these bytes."""
+    """The codec of these properties for core."""
 
     def decode(self, raw: bytes) -> Properties:
         try:

@@ -1,4 +1,4 @@
-"""basic.publish to the core's publish, with confirms, returns and direct replies. One per channel."""
+"""Publishing on a channel: basic.publish to the core's publish, confirms, returns and direct replies."""
 
 from collections.abc import Sequence
 from typing import Final, final
@@ -12,12 +12,11 @@ from headrace.core.routing.address import COMMIT, is_address, parse_address
 from headrace.core.transaction import Publish as Staging
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message, Source
-from headrace.protocols.amqp091.codec import Publish, Route
-from headrace.protocols.amqp091.context import ConnectionContext
-from headrace.protocols.amqp091.encoding import encode_ack, encode_content
+from headrace.protocols.amqp091.codec import Publish, Route, encode_ack, encode_content
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import PRIORITY, decode_properties, encode_properties
+from headrace.protocols.amqp091.server import ConnectionContext
 from headrace.protocols.answers import Answers
 
 PROTOCOL: Final = "amqp091"
@@ -26,7 +25,7 @@ REPLY_PREFIX: Final = REPLY_TO + "."
 _MAX_EXPIRATION_MS: Final = (1 << 32) - 1
 _NO_KEYS: Final[Sequence[str]] = ()
 _STAGED_BYTES: Final = 512
-"""Memory that a staged message takes besides its payload and properties."""
+"""Memory of a staged message besides its payload and properties."""
 
 Staged = tuple[Staging, Route]
 
@@ -37,61 +36,63 @@ class Publisher:
 
     def __init__(self, context: ConnectionContext, channel: int, answers: Answers) -> None:
         self._context = context
+        self._client = context.client
         self._channel = channel
         self._answers = answers
         self.reply_key = ""
-        """Where direct replies to what is published here go, once the channel consumes them."""
+        """The key of direct replies to requests of this channel; "" until it consumes them."""
         self.is_confirming = False
         self.is_ahead = False
-        """Whether something was published that may not be in its queues yet."""
+        """True if a publish may not have reached its queues yet."""
         self.is_closed = False
-        """Whether the channel is over: what is confirmed later is nobody's any more."""
+        """True after the channel ended: later confirms are dropped."""
         self.staged: list[Staged] | None = None
-        """What a transaction has published so far; None outside transactions."""
+        """The publishes of the open transaction; None outside transactions."""
         self._staged_bytes = 0
         self._confirmed_to = 0
-        """How many publishes were confirmed, well or not."""
+        """The last publish that core confirmed or refused."""
         self._told_to = 0
-        """How many of these the client knows of."""
+        """The last one that the client knows of."""
         self._nacked: list[int] = []
         self._tell: ConfirmAll = self._confirmed
-        """One for all, so that core sees that a row of publishes is told of in one call."""
+        """Always the same object, so that core confirms a row of publishes in one call."""
 
     def publish(self, event: Publish) -> None:
-        """Raises Refused for the channel's sake, ProtocolError for the connection's."""
-        context = self._context
-        context.has_published = True
+        """Publish one message or a row. Raises Refused to end the channel, ProtocolError to end the connection."""
+        context, client = self._context, self._client
+        if not client.is_publisher:
+            client.begin_publishing()
         self.is_ahead = True
         route = event.route
-        said = event.said
+        given = event.properties
         source = route.source
-        properties = event.properties
-        rights = context.rights
+        properties = event.raw
+        rights = client.rights
         if source is None or route.exchange not in rights.writable or rights.topics:
-            rights.check_publish(route.exchange, route.key, context.client_id)
+            rights.check_publish(route.exchange, route.key, client.client_id)
         if source is None:
             source = self._source(route)
-        account = context.account
-        if said.user_id and said.user_id != account.user.name:
-            self._check_user(said.user_id)
-        if said.reply_to == REPLY_TO:
+        account = client.account
+        if given.user_id and given.user_id != account.user.name:
+            self._check_user(given.user_id)
+        if given.reply_to == REPLY_TO:
             properties = self._with_reply_key(properties)
         extra_keys: Sequence[str] = _NO_KEYS
-        headers = said.headers
+        headers = given.headers
         if headers and ("CC" in headers or "BCC" in headers):
             extra_keys, properties = _copies(headers, properties)
             for key in extra_keys:
-                rights.check_topic(WRITE, route.exchange, key, context.client_id)
-        found = said.extra.get(PRIORITY, 0) if said.extra else 0
+                rights.check_topic(WRITE, route.exchange, key, client.client_id)
+        found = given.extra.get(PRIORITY, 0) if given.extra else 0
         priority = found if isinstance(found, int) else 0
-        expires_us = self._expires_us(said) if said.expiration else 0
+        expires_us = self._expires_us(given) if given.expiration else 0
         now_us = context.now_us
         messages = [Message(source, body, now_us, properties, priority, expires_us) for body in event.bodies]
         if route.source is None or self.staged is not None or account.is_metered:
             for message in messages:
                 self._publish_one(event, message, extra_keys)
             return
-        broker, queue = context.host.broker, route.queue
+        broker, queue = client.broker, route.queue
         if queue is None or queue.deleted:
             queue = route.queue = broker.straight_to(route.exchange, route.key)
         confirm = self._tell if self.is_confirming else None
@@ -100,61 +101,61 @@ class Publisher:
                 self.send_return(route, message)
 
     def _publish_one(self, event: Publish, message: Message, extra_keys: Sequence[str]) -> None:
-        """The same where each message is looked at: in a transaction, by a user with limits, aside from queues."""
-        context, route, headers = self._context, event.route, event.said.headers or None
-        if context.account.is_metered:
-            context.published += 1
-            context.account.check_size(len(message.payload))
-        if route.source is None and self._went_aside(route, event.said, message):
+        """Publish a message that needs a look by itself: in a transaction, of a user with limits, or for no queue."""
+        client, route, headers = self._client, event.route, event.properties.headers or None
+        if client.account.is_metered:
+            client.published += 1
+            client.account.check_size(len(message.payload))
+        if route.source is None and self._went_aside(route, event.properties, message):
             return
         if self.staged is not None:
             self.staged.append((Staging(message, headers, extra_keys), route))
             size_bytes = len(message.payload) + len(message.properties) + _STAGED_BYTES
             self._staged_bytes += size_bytes
-            context.staged_bytes += size_bytes
+            self._context.staged_bytes += size_bytes
             return
         confirm = self._tell if self.is_confirming else None
-        if not context.host.broker.publish_all([message], confirm, headers, extra_keys) and route.mandatory:
+        if not client.broker.publish_all([message], confirm, headers, extra_keys) and route.mandatory:
             self.send_return(route, message)
 
     def begin(self) -> None:
-        """Begin a transaction; what the one before has published is its owner's from now on, or nobody's."""
+        """Begin a transaction. The messages of the last one are with the broker, or forgotten."""
         self.staged = []
         self._context.staged_bytes -= self._staged_bytes
         self._staged_bytes = 0
 
     def close(self) -> None:
-        """The channel is over: what was not committed is forgotten."""
+        """End with the channel: forget all that is not committed."""
         self.is_closed = True
         if self.staged is not None:
             self.begin()
 
     def _check_user(self, claimed: str) -> None:
-        user = self._context.account.user
+        user = self._client.account.user
         if not user.is_impersonator:
             raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user.name}'")
 
     def _source(self, route: Route) -> Source:
-        """The source of what goes this way; kept with the way unless each message must be looked at."""
+        """The source of messages with this route. The route keeps it unless each message needs a look by itself."""
         if route.immediate:
             raise ProtocolError(NOT_IMPLEMENTED, "immediate=true")
-        source = Source(route.key, route.exchange, self._context.client_id, PROTOCOL, AMQP091)
+        source = Source(route.key, route.exchange, self._client.client_id, PROTOCOL, AMQP091)
         if route.exchange or not (route.key.startswith(REPLY_PREFIX) or is_address(route.key)):
             route.source = source
         return source
 
-    def _expires_us(self, said: Properties) -> int:
-        text = said.expiration
+    def _expires_us(self, given: Properties) -> int:
+        text = given.expiration
         if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= _MAX_EXPIRATION_MS):
             raise PreconditionFailed(
                 f"invalid expiration '{text}': it must be milliseconds, up to {_MAX_EXPIRATION_MS}"
             )
         return self._context.now_us + int(text) * 1000
 
-    # -- ways aside --------------------------------------------------------------------------------------------------
+    # -- replies and settlements ---------------------------------------------------------------------------------------
 
-    def _went_aside(self, route: Route, said: Properties, message: Message) -> bool:
-        """Whether the message was a direct reply or a settlement, which no queue gets."""
+    def _went_aside(self, route: Route, given: Properties, message: Message) -> bool:
+        """True if the message was a direct reply or a settlement: no queue gets it."""
         host = self._context.host
         if route.key.startswith(REPLY_PREFIX):
             reply = host.replies.get(route.key)
@@ -162,34 +163,34 @@ class Publisher:
                 reply(message)
             elif route.mandatory:
                 self.send_return(route, message)
-        elif not self._was_verb(route.key, said):
+        elif not self._was_verb(route.key, given):
             return False
         if self.is_confirming:
             host.broker.when_safe(self._confirmed_one)
         return True
 
-    def _was_verb(self, key: str, said: Properties) -> bool:
+    def _was_verb(self, key: str, given: Properties) -> bool:
         address = parse_address(key)
         if not address.verb:
             return False
         if address.verb != COMMIT:
             raise Refused(f"'{key}' is for clients without acknowledgements: use basic.ack, basic.nack or basic.reject")
-        group, offset = said.headers.get("x-group-id"), said.headers.get("x-offset")
+        group, offset = given.headers.get("x-group-id"), given.headers.get("x-offset")
         if isinstance(offset, str) and offset.isascii() and offset.isdecimal():
             offset = int(offset)
         if not isinstance(group, str) or not isinstance(offset, int):
             raise Refused(f"'{key}' needs the headers x-group-id (a string) and x-offset (a number)")
-        self._context.broker.groups.commit(address.queue, group, offset)
+        self._client.broker.groups.commit(address.queue, group, offset)
         return True
 
     def _with_reply_key(self, properties: bytes) -> bytes:
         if not self.reply_key:
             raise PreconditionFailed("fast reply consumer does not exist")
-        said = decode_properties(properties)
-        said.reply_to = self.reply_key
-        return encode_properties(said)
+        changed = decode_properties(properties)
+        changed.reply_to = self.reply_key
+        return encode_properties(changed)
 
-    # -- what comes back ---------------------------------------------------------------------------------------------
+    # -- returns and confirms ------------------------------------------------------------------------------------------
 
     def send_return(self, route: Route, message: Message) -> None:
         fields = {
@@ -206,7 +207,7 @@ class Publisher:
         self._confirmed(1, error)
 
     def _confirmed(self, count: int, error: HeadraceError | None) -> None:
-        """So many more are safe, or are not: core tells in the order of the publishes."""
+        """Note that the next `count` publishes are durable, or refused. Core tells in the order of the publishes."""
         if self._confirmed_to == self._told_to:
             self._context.wire.before_flush(self._send_confirms)
         self._confirmed_to += count
@@ -214,7 +215,7 @@ class Publisher:
             self._nacked += range(self._confirmed_to - count + 1, self._confirmed_to + 1)
 
     def _send_confirms(self) -> None:
-        """Say what is safe and what is not: two kinds of frames, as few as can be."""
+        """Send basic.ack and basic.nack, in as few frames as possible."""
         if self.is_closed:
             return
         nacked, self._nacked = self._nacked, []
@@ -231,7 +232,7 @@ class Publisher:
 
 
 def _copies(headers: dict[str, object], properties: bytes) -> tuple[list[str], bytes]:
-    """The further routing keys of CC and BCC; consumers do not see BCC."""
+    """The routing keys of CC and BCC, and the properties without BCC."""
     keys: list[str] = []
     for name in ("CC", "BCC"):
         value = headers.get(name, [])
@@ -239,7 +240,7 @@ def _copies(headers: dict[str, object], properties: bytes) -> tuple[list[str], b
             raise PreconditionFailed(f"unsupported type in header '{name}': it must be an array of strings")
         keys += value
     if "BCC" in headers:
-        said = decode_properties(properties)
-        del said.headers["BCC"]
-        properties = encode_properties(said)
+        changed = decode_properties(properties)
+        del changed.headers["BCC"]
+        properties = encode_properties(changed)
     return keys, properties

@@ -1,4 +1,4 @@
-"""The consuming side of a channel: consume, deliver, settle, recover, prefetch, and its delivery tags."""
+"""Consuming on a channel: consume, deliver, settle, recover, prefetch, and delivery tags. Core decides what is read."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -6,69 +6,68 @@ from typing import Final, final
 
 from pamqp import base, commands
 
-from headrace.core.access.permissions import QUEUE, READ
 from headrace.core.broker import Broker
+from headrace.core.client import ConsumePlan, ConsumeRequest, is_switched_on
 from headrace.core.properties import Properties
 from headrace.core.queue.definition import QUORUM
 from headrace.core.queue.dispatch import UNLIMITED, Consumer, Credit, Delivery, Recipient
-from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, STREAM_MODE, mode_to_join
-from headrace.core.queue.queue import DEFAULT_GROUP
+from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue.stream import StreamGroup
-from headrace.core.routing.address import effective_group, format_message_id, is_address, parse_address
+from headrace.core.routing.address import format_message_id, is_address
 from headrace.core.routing.topology import key_of
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message
-from headrace.protocols.amqp091.context import ConnectionContext
-from headrace.protocols.amqp091.encoding import DeliverEncoder, encode_content
+from headrace.protocols.amqp091.codec import DeliverEncoder, encode_content
 from headrace.protocols.amqp091.fields import encode_entry, encode_shortstr
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import NONE, PRIORITY, encode_properties, with_headers
 from headrace.protocols.amqp091.publishing import REPLY_PREFIX, REPLY_TO, Publisher
+from headrace.protocols.amqp091.server import ConnectionContext
 from headrace.protocols.answers import Answers
 
 _LAST_BYTES: Final = [bytes([number]) for number in range(256)]
 _SLACK: Final = 256
-"""So many places in the row may be empty before somebody looks, and as many as are taken."""
+"""The row may have this many empty places more than taken ones."""
 
 
 @final
 class Tags:
-    """What is out by its tag, oldest first.
+    """Unsettled deliveries by delivery tag, oldest first.
 
-    Tags are given out one after the other, so that deliveries stand in a row without their tags: a dictionary took 300
-    instructions and two numbers more for each, of 10,000. What stays out while most that came later are settled is put
-    aside, so that the row is no longer than twice what is out.
+    Tags are consecutive, so a list holds the deliveries: a dictionary took 300 instructions and two numbers more for
+    each, of 10,000. Old deliveries that stay unsettled move to a dictionary, so the list has at most twice as many
+    places as deliveries.
     """
 
     __slots__ = ("_aside", "_first", "_head", "_high", "_out", "_row", "last")
 
     def __init__(self) -> None:
         self.last = 0
-        """The last that was given out."""
+        """The last tag that was given out."""
         self._row: list[Delivery | None] = []
-        """What the tags from `_first` to `last` are for; None where that is settled, or need not be."""
+        """The deliveries of the tags from `_first` to `last`; None for a settled one."""
         self._first = 1
         self._out = 0
-        """How many of the row are not settled."""
+        """Unsettled deliveries in the row."""
         self._aside: dict[int, Delivery] = {}
-        """Those before it that are not."""
+        """Unsettled deliveries with tags before the row."""
         self._high = 0
         self._head = bytes(7)
-        """All of a tag but its last byte, which few of them change: 130 instructions to encode one instead of 380."""
+        """All bytes of the last tag but its last: 130 instructions to encode a tag instead of 380."""
 
     def __len__(self) -> int:
         return self._out + len(self._aside)
 
     def hold(self, delivery: Delivery) -> int:
-        """The tag of a delivery that the client has to settle."""
+        """Give a tag to a delivery that the client has to settle."""
         self.last += 1
         self._row.append(delivery)
         self._out += 1
         return self.last
 
     def pass_by(self) -> int:
-        """The tag of one that it does not."""
+        """Give a tag to a delivery that nobody settles."""
         self.last += 1
         if self._row:
             self._row.append(None)
@@ -78,7 +77,7 @@ class Tags:
         return self.last
 
     def encoded(self, tag: int) -> bytes:
-        """A tag as it is sent."""
+        """The eight bytes of a tag."""
         high = tag >> 8
         if high != self._high:
             self._high = high
@@ -86,14 +85,14 @@ class Tags:
         return self._head + _LAST_BYTES[tag & 255]
 
     def get(self, tag: int) -> Delivery | None:
-        """What is out with this tag."""
+        """The unsettled delivery with this tag."""
         at = tag - self._first
         if at < 0:
             return self._aside.get(tag)
         return self._row[at] if at < len(self._row) else None
 
     def take(self, tag: int) -> Delivery | None:
-        """The same; it is out no more."""
+        """Remove and return the unsettled delivery with this tag."""
         at = tag - self._first
         if at < 0:
             return self._aside.pop(tag, None)
@@ -107,7 +106,7 @@ class Tags:
         return delivery
 
     def up_to(self, last: int) -> list[int]:
-        """The tags up to this one that are out, oldest first."""
+        """The unsettled tags up to this one, oldest first."""
         found = [tag for tag in self._aside if tag <= last]
         for at in range(min(len(self._row), last - self._first + 1)):
             if self._row[at] is not None:
@@ -115,7 +114,7 @@ class Tags:
         return found
 
     def take_to(self, last: int) -> list[Delivery]:
-        """What is out with these tags; it is out no more."""
+        """Remove and return the unsettled deliveries up to this tag."""
         found: list[Delivery] = []
         if self._aside:
             for tag in [tag for tag in self._aside if tag <= last]:
@@ -129,7 +128,7 @@ class Tags:
         return found
 
     def put_back(self, taken: dict[int, Delivery]) -> None:
-        """These were taken and are out after all."""
+        """Put back deliveries that were taken."""
         for tag, delivery in taken.items():
             if tag < self._first:
                 self._aside[tag] = delivery
@@ -139,13 +138,13 @@ class Tags:
         self._aside = dict(sorted(self._aside.items()))
 
     def clear(self) -> None:
-        """Nothing is out."""
+        """Forget all deliveries."""
         self._aside.clear()
         self._out = 0
         self._tidy()
 
     def _tidy(self) -> None:
-        """See to it that the row does not get long for little: on the whole, a few instructions for each tag."""
+        """Keep the row short: a few instructions for each tag, on average."""
         length = len(self._row)
         if not self._out:
             self._shorten(length)
@@ -159,7 +158,7 @@ class Tags:
             self._shorten(half)
 
     def _shorten(self, count: int) -> None:
-        """Let go of the first places of the row, in which nothing is left."""
+        """Drop the first places of the row, which are empty."""
         if count == len(self._row):
             self._row = []
         else:
@@ -169,12 +168,12 @@ class Tags:
 
 STREAM_OFFSET: Final = "x-stream-offset"
 _STREAM_OFFSET_ENTRY: Final = encode_shortstr(STREAM_OFFSET) + b"l"
-"""The name and the type of the header, as RabbitMQ has it, up to the eight bytes of the offset."""
+"""Name and type of RabbitMQ's header; the eight bytes of the offset follow."""
 
 
 @final
 class Subscription(Recipient):
-    """A consumer tag and what is delivered to it."""
+    """A consumer tag and its deliveries."""
 
     __slots__ = (
         "_answers",
@@ -182,62 +181,56 @@ class Subscription(Recipient):
         "_context",
         "_encoder",
         "_tags",
-        "asked_for",
         "consumer",
         "consumer_tag",
         "expects_acks",
-        "forgets_group",
-        "is_addressed",
-        "is_quorum",
-        "is_stream",
-        "queue",
+        "is_plain",
+        "plan",
     )
 
     def __init__(
-        self, context: ConnectionContext, channel: int, consumer_tag: str, queue: str, tags: Tags, answers: Answers
+        self, context: ConnectionContext, channel: int, consumer_tag: str, tags: Tags, answers: Answers
     ) -> None:
-        # What every delivery looks at comes first: with thousands of these it is read from memory, line by line.
+        # The fields of every delivery come first: with thousands of subscriptions they are read from memory, line by
+        # line.
         self._answers = answers
         self._tags = tags
         self._encoder = DeliverEncoder(channel, consumer_tag, context.frame_max)
         self.expects_acks = True
-        """Whether the client acknowledges; it may where the queue does not wait for that."""
-        self.is_quorum = False
-        self.is_addressed = False
-        """Whether it came by a `$queue/` address or with a group: deliveries then say where they are from."""
-        self.is_stream = False
-        self.forgets_group = False
-        """Whether the group was made for this consumer alone and goes with it."""
+        """True if the client acknowledges; it may even if the queue does not wait for that."""
+        self.is_plain = True
+        """True if deliveries carry the properties of the message and no more."""
         self._context = context
         self._channel = channel
         self.consumer_tag = consumer_tag
-        self.queue = queue
-        self.asked_for = queue
-        """The name or the address that the client gave, which its user must be allowed to read."""
+        self.plan: ConsumePlan | None = None
         self.consumer: Consumer | None = None
+        """None for direct replies, which no queue holds."""
 
-    def open(self, prefetch: int, no_ack: bool, priority: int, shared: Credit | None) -> Consumer:
-        """The consumer that core is given."""
-        consumer = Consumer(self.consumer_tag, self, prefetch, no_ack, priority, shared, self._context.owner)
-        consumer.exposes_offsets = self.is_stream or self.is_addressed
-        if self.is_stream and not self.is_addressed:
+    def open(self, plan: ConsumePlan, shared: Credit | None) -> Consumer:
+        """Make the consumer of a plan, before it joins its group."""
+        consumer = self._context.client.consumer(plan, self.consumer_tag, self, shared)
+        consumer.exposes_offsets = plan.is_stream or plan.is_addressed
+        if plan.is_stream and not plan.is_addressed:
             self._encoder = DeliverEncoder(
                 self._channel, self.consumer_tag, self._context.frame_max, _STREAM_OFFSET_ENTRY
             )
+        self.plan = plan
         self.consumer = consumer
-        self.expects_acks = not no_ack
+        self.expects_acks = not plan.request.auto_ack
+        self.is_plain = not (plan.is_addressed or plan.queue.definition.kind == QUORUM)
         return consumer
 
     def allow(self, is_open: bool) -> None:
-        """Have messages delivered, or none for now."""
+        """Let deliveries come, or pause them."""
         if self.consumer is not None:
             self._context.broker.allow(self.consumer, UNLIMITED if is_open else 0)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Send what core delivers."""
+        """Send deliveries of core."""
         tags = self._tags
         is_held = self.expects_acks
-        is_plain = not (self.is_quorum or self.is_addressed)
+        is_plain = self.is_plain
         encoder = self._encoder
         out = self._answers.parts()
         size_bytes = 0
@@ -254,9 +247,6 @@ class Subscription(Recipient):
             )
         self._answers.sent(size_bytes)
 
-    def glance(self) -> int:
-        return self._encoder.glance()
-
     def deliver_reply(self, message: Message) -> None:
         """Send a direct reply, which no queue held."""
         tags = self._tags
@@ -266,27 +256,27 @@ class Subscription(Recipient):
         self._answers.sent(self._encoder.encode(out, message.source, tag, False, properties, message.payload))
 
     def _adorned(self, delivery: Delivery) -> bytes:
-        """The properties with all that deliveries carry besides, but for the number that the encoder adds."""
-        if self.is_addressed:
-            return self._addressed(delivery)
-        properties = own_properties(self._context.broker, delivery.message)
-        return counted(properties, delivery) if self.is_quorum else properties
+        """The properties with the headers of this delivery, except for the offset that the encoder adds."""
+        plan = self.plan
+        if plan is not None and plan.is_addressed:
+            return self._addressed(plan, delivery)
+        return counted(own_properties(self._context.broker, delivery.message), delivery)
 
-    def _addressed(self, delivery: Delivery) -> bytes:
-        message = delivery.message
-        properties = _said(self._context.broker, message)
-        properties.message_id = format_message_id(self.queue, delivery.offset)
+    def _addressed(self, plan: ConsumePlan, delivery: Delivery) -> bytes:
+        message, queue = delivery.message, plan.queue.name
+        properties = _properties_of(self._context.broker, message)
+        properties.message_id = format_message_id(queue, delivery.offset)
         properties.headers.update(
             {
                 "group-id": delivery.group.name,
-                "queue": self.queue,
+                "queue": queue,
                 "offset": delivery.offset,
                 "x-source-topic": message.source.topic,
                 "client_id": message.source.client_id,
                 "protocol": message.source.protocol,
             }
         )
-        if self.is_stream:
+        if plan.is_stream:
             properties.headers[STREAM_OFFSET] = delivery.offset
             properties.headers["x-stream-timestamp"] = message.timestamp_us // 1000
             if isinstance(delivery.group, StreamGroup):
@@ -295,14 +285,14 @@ class Subscription(Recipient):
 
 
 def own_properties(broker: Broker, message: Message) -> bytes:
-    """The message's properties as 0-9-1 has them, translated if another protocol brought the message."""
+    """The message's properties in the encoding of 0-9-1, translated if another protocol brought the message."""
     if message.source.encoding == AMQP091:
         return message.properties or NONE
-    return encode_properties(_said(broker, message))
+    return encode_properties(_properties_of(broker, message))
 
 
-def _said(broker: Broker, message: Message) -> Properties:
-    """What the message says; how long it is good for and how urgent it is too, which others leave to the broker."""
+def _properties_of(broker: Broker, message: Message) -> Properties:
+    """The message's properties, with expiration and priority, which other protocols leave to the broker."""
     properties = broker.codecs.decode(message)
     if message.expires_us and not properties.expiration:
         properties.expiration = str((message.expires_us - message.timestamp_us) // 1000)
@@ -312,7 +302,7 @@ def _said(broker: Broker, message: Message) -> Properties:
 
 
 def counted(properties: bytes, delivery: Delivery) -> bytes:
-    """The properties with how often the message came back, where the queue counts that."""
+    """The properties with the delivery count of a message that came back to a quorum queue."""
     if delivery.attempts < 2 or delivery.group.queue.definition.kind != QUORUM:
         return properties
     return with_headers(properties, encode_entry("x-delivery-count", delivery.attempts - 1))
@@ -323,32 +313,34 @@ _GENERATED_TAG: Final = "amq.ctag-"
 
 @final
 class Subscriptions:
-    """Everything that a channel consumes and has not settled."""
+    """The consumers of a channel, and its unsettled deliveries."""
 
     def __init__(self, context: ConnectionContext, channel: int, publisher: Publisher, answers: Answers) -> None:
         self._context = context
+        self._client = context.client
+        self._broker = context.broker
         self._channel = channel
         self._publisher = publisher
         self._answers = answers
         self._tags = Tags()
         self._by_tag: dict[str, Subscription] = {}
         self._getters: dict[str, Consumer] = {}
-        """Who holds what basic.get took, by queue."""
+        """By queue, the consumer that holds the messages of basic.get."""
         self._settling: list[Iterator[None]] = []
-        """Steps in which very many deliveries are still being settled."""
+        """Steps that settle very many deliveries and are not over."""
         self._retired: list[Consumer] = []
-        """Consumers that were cancelled while they held something."""
+        """Cancelled consumers that still hold messages."""
         self._prefetch = 0
         self._shared: Credit | None = None
         self._is_flowing = True
         self.staged: list[tuple[int, Delivery, int]] | None = None
-        """What a transaction has settled so far: tag, delivery, outcome. None outside transactions."""
+        """The settlements of the open transaction: tag, delivery, outcome. None outside transactions."""
         self.end_channel: Callable[[HeadraceError], None] = _nothing
-        """Ends the channel, for what goes wrong later than what asked for it."""
+        """Ends the channel for an error that shows later than its cause."""
 
     @property
     def consumers(self) -> list[Consumer]:
-        """Those that were not cancelled."""
+        """The consumers that were not cancelled."""
         return [found.consumer for found in self._by_tag.values() if found.consumer is not None]
 
     @property
@@ -357,7 +349,7 @@ class Subscriptions:
 
     @property
     def prefetch(self) -> int:
-        """The limit of the whole channel, or else of consumers to come; 0 for none."""
+        """The limit of the whole channel, or that of new consumers; 0 for none."""
         if self._shared is not None and self._shared.limit != UNLIMITED:
             return self._shared.limit
         return self._prefetch
@@ -365,7 +357,7 @@ class Subscriptions:
     # -- prefetch and flow -------------------------------------------------------------------------------------------
 
     def qos(self, method: commands.Basic.Qos) -> None:
-        """Per consumer for those to come, or for the whole channel."""
+        """Set the limit of each new consumer, or that of the whole channel."""
         if method.prefetch_size:
             raise ProtocolError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
         if not method.global_:
@@ -379,15 +371,15 @@ class Subscriptions:
                     consumer.shared = self._shared
                     self._shared.sharers[consumer] = None
                     self._shared.used += consumer.holding
-        self._context.broker.set_shared_credit(self._shared, method.prefetch_count)
+        self._broker.set_shared_credit(self._shared, method.prefetch_count)
 
     def flow(self, active: bool) -> None:
-        """The client wants deliveries, or none for now."""
+        """Start or stop deliveries on the client's request."""
         self._is_flowing = active
         self.refresh()
 
     def refresh(self) -> None:
-        """Deliveries go on or stop, as the client and its reading allow."""
+        """Start or stop deliveries, as the client's flow and its reading allow."""
         is_open = self._is_open
         for subscription in self._by_tag.values():
             subscription.allow(is_open)
@@ -407,112 +399,68 @@ class Subscriptions:
             self._consume_replies(method, tag)
             return tag
         arguments: dict[str, object] = dict(method.arguments or {})
-        key_filter, asked_for = "", queue
-        is_address_given = is_address(queue)
-        self._check_read(queue)
-        if is_address_given:
-            address = parse_address(queue)
-            queue, key_filter = address.queue, address.key
-            self._context.broker.addressed(queue, self._context.owner)
-        found = self._context.broker.queue(queue, self._context.owner)
-        definition = found.definition
-        subscription = Subscription(self._context, self._channel, tag, queue, self._tags, self._answers)
-        subscription.asked_for = asked_for
-        group = _text(arguments, "x-consumer-group")
-        subscription.is_addressed = is_address_given or bool(group)
-        mode = mode_to_join(found, group, _text(arguments, "x-group-mode"))
-        subscription.is_stream = mode == STREAM_MODE
-        subscription.is_quorum = definition.kind == QUORUM
-        if not group:
-            group = self._own_group(subscription, arguments, key_filter) if mode == STREAM_MODE else DEFAULT_GROUP
+        request = ConsumeRequest(queue, is_address(queue), _text(arguments, "x-consumer-group"))
+        request.mode = _text(arguments, "x-group-mode")
+        request.position = arguments.get(STREAM_OFFSET)
+        request.auto_commit = _flag(arguments, "x-auto-commit", True)
+        request.exclusive = method.exclusive
+        request.own_group = tag
+        # A reader that says where to start needs no memory of where it was.
+        request.forgets_own_group = STREAM_OFFSET in arguments or tag.startswith(_GENERATED_TAG)
+        request.credit = self._prefetch
+        request.auto_ack = method.no_ack
+        plan = self._client.plan(request)
         priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int):
             raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not a whole number")
-        consumer = subscription.open(self._prefetch, method.no_ack, priority, self._shared)
+        request.priority = priority
+        subscription = Subscription(self._context, self._channel, tag, self._tags, self._answers)
+        consumer = subscription.open(plan, self._shared)
         consumer.cancelled = lambda: self._cancelled(subscription)
-        if definition.has_consumer_timeout and not subscription.is_addressed:
+        definition = plan.queue.definition
+        if definition.has_consumer_timeout and not plan.is_addressed:
             consumer.overdue = lambda: self._overdue(definition.lease_ms)
-        self._context.broker.consume(
-            queue,
-            consumer,
-            group,
-            key_filter,
-            mode,
-            arguments.get(STREAM_OFFSET),
-            auto_commit=_flag(arguments, "x-auto-commit", True),
-            exclusive=method.exclusive,
-        )
+        self._client.consume(plan, consumer)
         self._by_tag[tag] = subscription
         if not self._is_open:
             subscription.allow(False)
         return tag
-
-    def _check_read(self, queue: str) -> None:
-        """Raises AccessRefused unless the user may read the queue, or what its address says."""
-        if is_address(queue):
-            self._context.rights.check_topic_subscribe(queue, self._context.client_id)
-        else:
-            self._context.rights.check(READ, QUEUE, queue)
-
-    def _own_group(self, subscription: Subscription, arguments: dict[str, object], key_filter: str) -> str:
-        """The group of a stream's reader that names none: its tag, or one of its own where another has that tag.
-
-        A reader that says where to start needs no memory of where it was: its group goes with it.
-        """
-        tag = subscription.consumer_tag
-        subscription.forgets_group = STREAM_OFFSET in arguments or tag.startswith(_GENERATED_TAG)
-        taken = self._context.broker.topology.queue(subscription.queue).groups.get(effective_group(tag, key_filter))
-        if taken is None or not len(taken.consumers):
-            return tag
-        subscription.forgets_group = True
-        return f"{tag}-{secrets.token_urlsafe(9)}"
 
     def _consume_replies(self, method: commands.Basic.Consume, tag: str) -> None:
         if not method.no_ack:
             raise PreconditionFailed("reply consumer cannot acknowledge")
         if self._publisher.reply_key:
             raise PreconditionFailed("reply consumer already set")
-        subscription = Subscription(self._context, self._channel, tag, REPLY_TO, self._tags, self._answers)
+        subscription = Subscription(self._context, self._channel, tag, self._tags, self._answers)
         self._publisher.reply_key = REPLY_PREFIX + secrets.token_urlsafe(18)
         self._context.host.replies[self._publisher.reply_key] = subscription.deliver_reply
         self._by_tag[tag] = subscription
 
     def cancel(self, tag: str) -> None:
-        """End a consumer; what it has and did not settle stays the channel's to settle."""
+        """End a consumer; the channel may still settle what it holds."""
         subscription = self._by_tag.pop(tag, None)
         if subscription is None:
             return
-        consumer = subscription.consumer
-        if consumer is None:
+        plan, consumer = subscription.plan, subscription.consumer
+        if plan is None or consumer is None:
             self._forget_replies()
         else:
             self._retired = [other for other in (*self._retired, consumer) if other.holding]
-            self._leave(subscription, consumer, keep=not subscription.is_stream)
+            self._client.cancel(plan, consumer, keep=not plan.is_stream)
 
     def restrict(self) -> None:
-        """The user's rights have changed: what it may not read any more is cancelled, and the client is told."""
+        """Cancel consumers of queues that the user may not read any more, and tell the client."""
         for subscription in list(self._by_tag.values()):
-            if subscription.consumer is None:
-                continue  # replies to what it publishes itself
-            try:
-                self._check_read(subscription.asked_for)
-            except Refused:
+            if subscription.plan is not None and not self._client.may_read(subscription.plan):
                 self.cancel(subscription.consumer_tag)
                 self._tell_cancelled(subscription)
-
-    def _leave(self, subscription: Subscription, consumer: Consumer, keep: bool = False) -> None:
-        group = consumer.group
-        self._context.broker.cancel(consumer, keep)
-        if subscription.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
-            self._context.broker.cancel(consumer)
-            self._context.broker.groups.delete(subscription.queue, group.name)
 
     def _forget_replies(self) -> None:
         self._context.host.replies.pop(self._publisher.reply_key, None)
         self._publisher.reply_key = ""
 
     def _cancelled(self, subscription: Subscription) -> None:
-        """The queue went away under a consumer."""
+        """Forget a consumer whose queue is gone."""
         self._by_tag.pop(subscription.consumer_tag, None)
         self._tell_cancelled(subscription)
 
@@ -521,7 +469,7 @@ class Subscriptions:
             self._send(commands.Basic.Cancel, {"consumer_tag": subscription.consumer_tag, "nowait": True})
 
     def _overdue(self, timeout_ms: int) -> None:
-        """A consumer did not acknowledge in time: its channel ends, as RabbitMQ's does."""
+        """End the channel of a consumer that did not acknowledge in time, as RabbitMQ does."""
         if self._publisher.is_closed:
             return
         self.end_channel(
@@ -532,7 +480,7 @@ class Subscriptions:
         )
 
     def close(self) -> Iterator[None]:
-        """The channel ends: consumers get nothing more, and go step by step. What is not settled goes back in line."""
+        """End with the channel: silence the consumers now; the steps give back their messages and cancel them."""
         subscriptions = list(self._by_tag.values())
         others = [*self._retired, *self._getters.values()]
         self._by_tag.clear()
@@ -552,23 +500,21 @@ class Subscriptions:
         for steps in self._settling:
             yield from steps
         for subscription in subscriptions:
-            if subscription.consumer is not None:
-                yield from self._context.broker.give_back(subscription.consumer)
-                self._leave(subscription, subscription.consumer)
+            if subscription.plan is not None and subscription.consumer is not None:
+                yield from self._broker.give_back(subscription.consumer)
+                self._client.cancel(subscription.plan, subscription.consumer)
                 yield
         for consumer in others:
-            yield from self._context.broker.give_back(consumer)
-            self._context.broker.cancel(consumer)
+            yield from self._broker.give_back(consumer)
+            self._broker.cancel(consumer)
             yield
 
     # -- get and settle ----------------------------------------------------------------------------------------------
 
     def get(self, method: commands.Basic.Get, queue: str) -> None:
-        """One message, or the answer that there is none."""
-        context = self._context
-        self._check_read(queue)
-        name = parse_address(queue).queue if is_address(queue) else queue
-        delivery = context.broker.get(name, self._getter(name, method.no_ack))
+        """Send one message, or basic.get-empty."""
+        name = self._client.check_read(queue, is_address(queue)).queue
+        delivery = self._broker.get(name, self._getter(name, method.no_ack))
         if delivery is None:
             self._send(commands.Basic.GetEmpty)
             return
@@ -585,22 +531,22 @@ class Subscriptions:
                 "message_count": delivery.group.queue.messages,
             },
         )
-        properties = counted(own_properties(context.broker, message), delivery)
-        self._answers.send(encode_content(self._channel, properties, message.payload, context.frame_max))
+        properties = counted(own_properties(self._broker, message), delivery)
+        self._answers.send(encode_content(self._channel, properties, message.payload, self._context.frame_max))
 
     def _send(self, kind: type[base.Frame], fields: Mapping[str, object] | None = None) -> None:
         self._answers.send(encode_method(self._channel, kind, fields))
 
     def _getter(self, queue: str, no_ack: bool) -> Consumer:
         if no_ack:
-            return Consumer("basic.get", _no_deliveries, auto_ack=True, owner=self._context.owner)
+            return Consumer("basic.get", _no_deliveries, auto_ack=True, owner=self._client.owner)
         getter = self._getters.get(queue)
         if getter is None or (getter.group is not None and getter.group.queue.is_gone):
-            getter = self._getters[queue] = Consumer("basic.get", _no_deliveries, owner=self._context.owner)
+            getter = self._getters[queue] = Consumer("basic.get", _no_deliveries, owner=self._client.owner)
         return getter
 
     def ack(self, first: int, tag: int, multiple: bool) -> None:
-        """Settle a tag, with all before it where it says so, or a row of tags. Raises PreconditionFailed."""
+        """Settle a tag, all tags up to it, or a row of tags. Raises PreconditionFailed."""
         if first == tag or self.staged is not None:
             for number in range(first, tag + 1):
                 self._settle_tags(number, multiple, ACK)
@@ -611,7 +557,7 @@ class Subscriptions:
             if delivery is None:
                 break
             found.append(delivery)
-        self._context.broker.acknowledge(found)
+        self._broker.acknowledge(found)
         if len(found) <= tag - first:
             raise _unknown(first + len(found))
 
@@ -619,15 +565,15 @@ class Subscriptions:
         self._settle_tags(tag, multiple, NACK if requeue else REJECT)
 
     def recover(self) -> None:
-        """Have everything that is unsettled delivered again."""
+        """Deliver all unsettled messages again."""
         self._settle_all(self._tags.take_to(self._tags.last), RELEASE)
 
     def staged_settlements(self) -> list[tuple[Delivery, int]]:
-        """What a transaction settles, but for queues that went away meanwhile."""
+        """The settlements of the transaction, without those of deleted queues."""
         return [(delivery, outcome) for _, delivery, outcome in self.staged or [] if not delivery.group.queue.is_gone]
 
     def unstage(self) -> None:
-        """A transaction is rolled back: what it settled is with the client again, in its place."""
+        """Roll back: give the deliveries of the transaction their tags again."""
         if self.staged:
             self._tags.put_back({tag: delivery for tag, delivery, _ in self.staged})
 
@@ -638,7 +584,7 @@ class Subscriptions:
         if multiple and self.staged is None:
             found = self._tags.take_to(last)
             if outcome == ACK:
-                self._context.broker.acknowledge(found)
+                self._broker.acknowledge(found)
             else:
                 self._settle_all(found, outcome)
             return
@@ -646,10 +592,9 @@ class Subscriptions:
             self._settle_or_stage(number, outcome)
 
     def _settle_all(self, deliveries: list[Delivery], outcome: int) -> None:
-        left = [*self._settling, self._context.broker.settle_all(deliveries, outcome)]
-        self._settling = [
-            steps for steps in left if next(steps, self) is None
-        ]  # each goes on by one, if it is not over
+        left = [*self._settling, self._broker.settle_all(deliveries, outcome)]
+        # Each goes on by one step, if it is not over.
+        self._settling = [steps for steps in left if next(steps, self) is None]
 
     def _settle_or_stage(self, tag: int, outcome: int) -> None:
         delivery = self._tags.take(tag)
@@ -662,9 +607,9 @@ class Subscriptions:
 
     def _settle(self, delivery: Delivery, outcome: int) -> None:
         try:
-            self._context.broker.settle(delivery, outcome)
+            self._broker.settle(delivery, outcome)
         except Refused:
-            return  # its time ran out and another has it, or its consumer left: nothing is left to settle
+            return  # its lease ran out or its consumer left: nothing is left to settle
 
 
 def _unknown(tag: int) -> PreconditionFailed:
@@ -689,7 +634,7 @@ def _text(arguments: dict[str, object], name: str) -> str:
 def _flag(arguments: dict[str, object], name: str, default: bool) -> bool:
     value = arguments.get(name, default)
     if isinstance(value, str):
-        return value.lower() not in ("false", "0", "no")
+        return is_switched_on(value)
     if not isinstance(value, bool):
         raise PreconditionFailed(f"invalid arg '{name}': {value!r} is neither true nor false")
     return value

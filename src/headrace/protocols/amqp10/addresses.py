@@ -1,117 +1,32 @@
-"""What the address and the filters of a terminus mean. Nothing is looked up here."""
+"""Addresses and filters of termini, parsed. context.py looks up what they name."""
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, final
 from urllib.parse import quote, unquote_to_bytes
 
+from headrace.core.client import ConsumeRequest, is_switched_on
 from headrace.core.routing.address import is_address
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp10.frames import INVALID_FIELD
 from headrace.protocols.amqp10.performatives import Attach, Source
 from headrace.protocols.amqp10.properties import to_neutral
 from headrace.protocols.amqp10.types import Described, Map
-from headrace.selector import Selector, parse
-
-# Filters are known by their descriptors; the key under which one stands is the receiver's own affair.
-_SELECTORS: Final = ("apache.org:selector-filter:string", 0x0000468C00000004, "amqp:sql-filter", "jms-selector")
-_OFFSETS: Final = ("rabbitmq:stream-offset-spec",)
-_NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
-
-
-@final
-class Wanted:
-    """What a receiver asks for besides an address."""
-
-    __slots__ = ("applied", "auto_commit", "group", "mode", "no_local", "position", "priority", "selector")
-
-    def __init__(self) -> None:
-        self.group = ""
-        self.mode = ""
-        """In which the group is to be joined; "" for as it is."""
-        self.position: str | int | datetime | None = None
-        self.auto_commit = True
-        self.priority = 0
-        self.selector: Selector | None = None
-        self.no_local = False
-        """Whether what its own container publishes is not for it; on topics."""
-        self.applied = Map()
-        """The filters that are in force: what the answer says."""
-
-
-def wanted_of(attach: Attach, source: Source) -> Wanted:
-    """Raises ProtocolError (invalid field) for values that make no sense, BadExpression for a selector."""
-    wanted = Wanted()
-    properties = attach.properties.texts()
-    wanted.group = _text(properties, "consumer-group")
-    wanted.mode = _text(properties, "group-mode")
-    cursor = properties.get("cursor")
-    if cursor is not None:
-        wanted.position = _position("cursor", cursor)
-    wanted.auto_commit = _flag(properties, "auto-commit")
-    priority = properties.get("rabbitmq:priority", 0)
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise ProtocolError(INVALID_FIELD, f"the property 'rabbitmq:priority' must be a number, not {priority!r}")
-    wanted.priority = int(priority)
-    for key, value in source.filter.pairs:
-        if _apply(wanted, key, value):
-            wanted.applied.pairs.append((key, value))
-    return wanted
-
-
-def _apply(wanted: Wanted, key: object, value: object) -> bool:
-    """Have a filter in force; False when it is none that is known here, as the answer then tells."""
-    descriptor, content = (value.descriptor, value.value) if isinstance(value, Described) else (key, value)
-    if descriptor in _SELECTORS:
-        if not isinstance(content, str):
-            raise ProtocolError(INVALID_FIELD, "a selector filter must be a string")
-        wanted.selector = parse(content) if content.strip() else None
-        return True
-    if descriptor in _NO_LOCAL:
-        wanted.no_local = True
-        return True
-    if descriptor in _OFFSETS:
-        wanted.position = _position("rabbitmq:stream-offset-spec", content)
-        return True
-    return False
-
-
-def _position(name: str, value: object) -> str | int | datetime:
-    plain = to_neutral(value)
-    if isinstance(plain, str | int | datetime) and not isinstance(plain, bool):
-        return plain
-    raise ProtocolError(INVALID_FIELD, f"{name!r} must be a name, a number or a time, not {plain!r}")
-
-
-def _text(properties: Mapping[str, object], name: str) -> str:
-    value = properties.get(name, "")
-    if not isinstance(value, str):
-        raise ProtocolError(INVALID_FIELD, f"the property {name!r} must be a string, not {value!r}")
-    return str(value)
-
-
-def _flag(properties: Mapping[str, object], name: str) -> bool:
-    value = properties.get(name, True)
-    if isinstance(value, str):
-        return value.lower() not in ("false", "0", "no")
-    if not isinstance(value, bool):
-        raise ProtocolError(INVALID_FIELD, f"the property {name!r} must be true or false, not {value!r}")
-    return value
-
+from headrace.selector import parse
 
 QUEUE: Final = 1
-"""The queue of that name."""
+"""A queue by its name."""
 ADDRESS: Final = 2
-"""`$queue/<name>/<key>`, for all queues that match."""
+"""`$queue/<name>/<key>`: all queues that match."""
 EXCHANGE: Final = 3
-"""An exchange, with a key or with each message's subject for one."""
+"""An exchange, with a key or with each message's subject for a key."""
 TOPIC: Final = 4
 """A plain topic."""
 ANONYMOUS: Final = 5
-"""Each message says where it goes."""
+"""No address: each message has its own."""
 MANAGEMENT: Final = 6
 PATHS: Final = 7
-"""The management of RabbitMQ 4: requests are paths and verbs."""
+"""Management as in RabbitMQ 4, with paths and verbs."""
 
 MANAGEMENT_ADDRESS: Final = "$management"
 PATHS_ADDRESS: Final = "/management"
@@ -119,7 +34,7 @@ PATHS_ADDRESS: Final = "/management"
 
 @final
 class Node:
-    """Where a link leads. `name` is the queue, the address, the exchange or the topic."""
+    """The node that an address means. `name` is the queue, the address, the exchange or the topic."""
 
     __slots__ = ("key", "kind", "name")
 
@@ -133,10 +48,10 @@ class Node:
 
 
 def parse_node(address: str | None, capabilities: list[str]) -> Node:
-    """Raises ProtocolError (invalid field) for an address that is none of the forms.
+    """Parse an address. Raises ProtocolError (invalid field).
 
-    A plain name is a queue's; one with levels or wildcards is a topic. The capabilities `queue` and `topic` decide
-    where they are given.
+    A plain name is a queue's, and a name with levels or wildcards is a topic's, unless the capability `queue` or
+    `topic` decides.
     """
     if not address:
         return Node(ANONYMOUS)
@@ -165,7 +80,7 @@ def parse_node(address: str | None, capabilities: list[str]) -> Node:
 
 
 def _by_path(address: str) -> Node:
-    """The forms of RabbitMQ 4, and those of its plugin before."""
+    """Parse the forms of RabbitMQ 4, and of its older plugin."""
     parts = address[1:].split("/")
     first, rest = parts[0], parts[1:]
     if first == "queues" and len(rest) == 1 and rest[0]:
@@ -188,7 +103,7 @@ def _by_path(address: str) -> Node:
 
 
 def queue_path(name: str) -> str:
-    """The address of a queue, whatever its name is."""
+    """Return the address of a queue of any name."""
     return "/queues/" + quote(name, safe="")
 
 
@@ -197,3 +112,76 @@ def _plain(part: str, address: str) -> str:
         return unquote_to_bytes(part).decode()
     except UnicodeDecodeError as error:
         raise ProtocolError(INVALID_FIELD, f"the address {address[:128]!r} is not UTF-8 with %HH in it") from error
+
+
+# Descriptors name filters. The receiver chooses the keys.
+_SELECTORS: Final = ("apache.org:selector-filter:string", 0x0000468C00000004, "amqp:sql-filter", "jms-selector")
+_OFFSETS: Final = ("rabbitmq:stream-offset-spec",)
+_NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
+
+
+def request_of(node: Node, attach: Attach, source: Source) -> ConsumeRequest:
+    """Read the wishes of an attach. The source keeps the filters in force, for the answer.
+
+    Raises ProtocolError (invalid field), or BadExpression for a selector.
+    """
+    properties = attach.properties.texts()
+    request = ConsumeRequest(node.name, node.kind == ADDRESS, _text(properties, "consumer-group"))
+    request.mode = _text(properties, "group-mode")
+    cursor = properties.get("cursor")
+    if cursor is not None:
+        request.position = _position("cursor", cursor)
+    request.auto_commit = _flag(properties, "auto-commit")
+    priority = properties.get("rabbitmq:priority", 0)
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise ProtocolError(INVALID_FIELD, f"the property 'rabbitmq:priority' must be a number, not {priority!r}")
+    request.priority = int(priority)
+    source.filter = Map([(key, value) for key, value in source.filter.pairs if _apply(request, key, value)])
+    return request
+
+
+def has_no_local(source: Source) -> bool:
+    """Return True if messages of its own container are not for the receiver."""
+    return any([_parts_of(key, value)[0] in _NO_LOCAL for key, value in source.filter.pairs])
+
+
+def _parts_of(key: object, value: object) -> tuple[object, object]:
+    """Return the descriptor and the content of a filter."""
+    return (value.descriptor, value.value) if isinstance(value, Described) else (key, value)
+
+
+def _apply(request: ConsumeRequest, key: object, value: object) -> bool:
+    """Put a filter in force. Return False for an unknown one, which the answer leaves out."""
+    descriptor, content = _parts_of(key, value)
+    if descriptor in _SELECTORS:
+        if not isinstance(content, str):
+            raise ProtocolError(INVALID_FIELD, "a selector filter must be a string")
+        request.selector = parse(content) if content.strip() else None
+        return True
+    if descriptor in _OFFSETS:
+        request.position = _position("rabbitmq:stream-offset-spec", content)
+        return True
+    return descriptor in _NO_LOCAL
+
+
+def _position(name: str, value: object) -> str | int | datetime:
+    plain = to_neutral(value)
+    if isinstance(plain, str | int | datetime) and not isinstance(plain, bool):
+        return plain
+    raise ProtocolError(INVALID_FIELD, f"{name!r} must be a name, a number or a time, not {plain!r}")
+
+
+def _text(properties: Mapping[str, object], name: str) -> str:
+    value = properties.get(name, "")
+    if not isinstance(value, str):
+        raise ProtocolError(INVALID_FIELD, f"the property {name!r} must be a string, not {value!r}")
+    return str(value)
+
+
+def _flag(properties: Mapping[str, object], name: str) -> bool:
+    value = properties.get(name, True)
+    if isinstance(value, str):
+        return is_switched_on(value)
+    if not isinstance(value, bool):
+        raise ProtocolError(INVALID_FIELD, f"the property {name!r} must be true or false, not {value!r}")
+    return value

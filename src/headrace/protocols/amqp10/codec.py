@@ -1,6 +1,6 @@
 """Bytes to performatives and back. No sockets, no clock, no broker: see connection.py for those.
 
-Transfers and dispositions have ways of their own here; all other performatives go through performatives.py.
+Transfers and dispositions in their usual forms have faster ways here. The tables of performatives.py do the rest.
 """
 
 import struct
@@ -24,24 +24,30 @@ from headrace.protocols.amqp10.frames import (
 )
 from headrace.protocols.amqp10.performatives import ACCEPTED as ACCEPTED_STATE
 from headrace.protocols.amqp10.performatives import Disposition, Performative, Transfer, decode_performative
-from headrace.protocols.amqp10.reading import Reader
+from headrace.protocols.amqp10.values import Reader
 
 _FRAME: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")
-_DELIVERY: Final = struct.Struct(">IBBH4sBBBIBIBBIBBB")
-_LONG_TAGGED: Final = struct.Struct(">IBBH4sBBBIBIBBQBBB")
+_DELIVERY: Final = struct.Struct(">IHH7sIBI2sIBBB")
 _ACCEPTED_FRAME: Final = struct.Struct(">IBBH4sBBBBIBIB4s")
-_TRANSFER: Final = bytes((0x00, 0x53, TRANSFER, 0xC0))
+_TRANSFER: Final = bytes((0x00, 0x53, TRANSFER, 0xC0, 20, 6, 0x70))
+"""The start of a transfer with six fields in 20 bytes, up to the value of its handle."""
+_TYPE: Final = 0x0200 | AMQP
+"""Data offset and frame type."""
+_TAG: Final = b"\xa0\x04"
 _DISPOSITION: Final = bytes((0x00, 0x53, DISPOSITION, 0xC0))
 _START: Final = b"\x00\x53"
 _ACCEPTED: Final = bytes((0x00, 0x53, ACCEPTED, 0x45))
 _SMALL_REST_BYTES: Final = 4096
 _QUICK_BYTES: Final = 24
-"""A frame that has so many has all bytes that are looked at before a transfer's tag."""
+"""Length of a frame that holds all bytes up to a transfer's tag."""
 
 
 def _flags() -> dict[bytes, tuple[int, bool | None, bool]]:
-    """What may follow a transfer's tag: format 0, settled, more. How many fields that is, and what they say."""
+    """Return the bytes that may follow a transfer's tag, with the number and meaning of their fields.
+
+    The fields are message-format (0 or null), settled and more.
+    """
     format_zero, settled = b"\x43\x40", {0x41: True, 0x42: False, 0x40: None}
     found: dict[bytes, tuple[int, bool | None, bool]] = {b"": (0, None, False)}
     for zero in format_zero:
@@ -58,7 +64,7 @@ _FLAGS: Final = _flags()
 
 @final
 class Hello:
-    """A protocol header; `is_sasl` says which of the two layers it opens, `is_known` whether it is of either."""
+    """A protocol header. `is_sasl` tells which of the two layers it opens, `is_known` whether it is one of them."""
 
     __slots__ = ("is_known", "is_sasl")
 
@@ -72,9 +78,9 @@ Event = Performative | Hello
 
 @final
 class Decoder:
-    """Takes bytes as they come, gives events. Raises ProtocolError and nothing else; it is then of no more use.
+    """Turns bytes into events. Raises ProtocolError and nothing else, and takes no bytes after that.
 
-    What is wrong is raised once the events before it were given: `failure` says that the next call will raise it.
+    Events before an error are returned first: the next call raises `failure` then.
     """
 
     def __init__(self) -> None:
@@ -86,16 +92,16 @@ class Decoder:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that a frame takes which is not whole; what every read may leave does not count."""
+        """Memory of an incomplete frame. Small rests do not count: every read may leave one."""
         rest = len(self._rest)
         return rest if rest > _SMALL_REST_BYTES else 0
 
     def clear(self) -> None:
-        """The connection is over: let go of everything."""
+        """Free the memory: the connection is over."""
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that end in these bytes; what is left over is kept for the next call."""
+        """Return the events that end in these bytes. The rest waits for the next call."""
         if self.failure is not None:
             raise self.failure
         events: list[Event] = []
@@ -111,7 +117,7 @@ class Decoder:
         return events
 
     def _frames(self, data: bytes, events: list[Event]) -> int:
-        """Go through whole frames and headers; returns where the first that is not whole begins."""
+        """Read whole frames and headers. Return the start of the first incomplete one."""
         size = len(data)
         at = 0
         while size - at >= HEADER_BYTES and not self._is_refused:
@@ -148,11 +154,10 @@ class Decoder:
         reader = Reader(data, start, end)
         descriptor = reader.descriptor()
         if descriptor < SASL_MECHANISMS:
-            raise ProtocolError(FRAMING_ERROR, "a SASL frame holds what is for AMQP frames")
+            raise ProtocolError(FRAMING_ERROR, "a SASL frame holds a performative of AMQP frames")
         events.append(decode_performative(descriptor, reader.fields()))
         if descriptor == SASL_INIT:
-            # Each mechanism that is offered here takes one response. What follows is AMQP's header; a client may
-            # send it without waiting for the outcome.
+            # Each offered mechanism takes one response. AMQP's header follows, perhaps before the outcome.
             self._expects_header = True
 
     def _performative(self, data: bytes, start: int, end: int, channel: int) -> Performative:
@@ -169,7 +174,7 @@ class Decoder:
         reader = Reader(data, start, end)
         descriptor = reader.descriptor()
         if SASL_MECHANISMS <= descriptor <= SASL_OUTCOME:
-            raise ProtocolError(FRAMING_ERROR, "an AMQP frame holds what is for SASL frames")
+            raise ProtocolError(FRAMING_ERROR, "an AMQP frame holds a performative of SASL frames")
         found = decode_performative(descriptor, reader.fields())
         found.channel = channel
         if isinstance(found, Transfer):
@@ -180,9 +185,9 @@ class Decoder:
 
 
 def _quick_transfer(data: bytes, start: int, end: int, channel: int) -> Transfer | None:
-    """A transfer with its first six fields at most, in their usual forms; None where it is not as simple as that.
+    """Return a transfer that has at most its first six fields, in their usual forms; else None.
 
-    Through the fields of a list it takes five times as long.
+    The tables take five times as long.
     """
     stop = start + 5 + data[start + 4]
     count = data[start + 5]
@@ -220,7 +225,7 @@ def _quick_transfer(data: bytes, start: int, end: int, channel: int) -> Transfer
 
 
 def _quick_disposition(data: bytes, start: int, end: int, channel: int) -> Disposition | None:
-    """One that settles as accepted, with all numbers in their usual forms; None where it is not."""
+    """Return a disposition with the state accepted and numbers in their usual forms; else None."""
     if data[end - 4 : end] != _ACCEPTED or data[start + 5] < 5:
         return None
     at = start + 6
@@ -241,7 +246,7 @@ def _quick_disposition(data: bytes, start: int, end: int, channel: int) -> Dispo
 
 
 def _quick_uint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, -1 for none, and where it ends; what is no number ends far behind."""
+    """Return a number (-1 for null) and its end. The end is behind the data if there is no number."""
     code = data[at]
     if code == 0x52:
         return data[at + 1], at + 2
@@ -253,17 +258,17 @@ def _quick_uint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def encode_frame(channel: int, performative: bytes, payload: bytes = b"") -> bytes:
-    """An AMQP frame."""
+    """Return an AMQP frame."""
     return _FRAME.pack(8 + len(performative) + len(payload), 2, AMQP, channel) + performative + payload
 
 
 def encode_sasl(performative: bytes) -> bytes:
-    """A SASL frame."""
+    """Return a SASL frame."""
     return _FRAME.pack(8 + len(performative), 2, SASL, 0) + performative
 
 
 def encode_accepted(channel: int, is_receiver: bool, first: int, last: int, settled: bool) -> bytes:
-    """disposition: these deliveries are accepted."""
+    """Return the frame of a disposition that accepts deliveries."""
     role = 0x41 if is_receiver else 0x42
     done = 0x41 if settled else 0x42
     return _ACCEPTED_FRAME.pack(
@@ -273,45 +278,38 @@ def encode_accepted(channel: int, is_receiver: bool, first: int, last: int, sett
 
 @final
 class TransferEncoder:
-    """Writes the deliveries of one link, in as many frames as they need; their tags have four bytes or eight."""
+    """Writes the deliveries of one link, in as many frames as they need."""
 
-    __slots__ = ("_channel", "_handle", "_layout", "_most", "_tag_bytes")
+    __slots__ = ("_channel", "_handle", "_most")
 
-    def __init__(self, channel: int, handle: int, frame_max: int, has_long_tags: bool = False) -> None:
+    def __init__(self, channel: int, handle: int, frame_max: int) -> None:
         self._channel = channel
         self._handle = handle
-        self._layout = _LONG_TAGGED if has_long_tags else _DELIVERY
-        self._tag_bytes = 8 if has_long_tags else 4
-        self._most = frame_max - self._layout.size
+        self._most = frame_max - _DELIVERY.size
 
     def encode(self, number: int, tag: int, settled: bool, message: bytes) -> list[bytes]:
-        """The frames of one delivery."""
+        """Return the frames of one delivery."""
         size = len(message)
         done = 0x41 if settled else 0x42
         if size <= self._most:
             return [self._head(number, tag, done, 0x42, size) + message]
-        frames: list[bytes] = []
+        pieces: list[bytes] = []
         for at in range(0, size, self._most):
             piece = message[at : at + self._most]
             more = 0x41 if at + self._most < size else 0x42
-            frames.append(self._head(number, tag, done, more, len(piece)) + piece)
-        return frames
+            pieces.append(self._head(number, tag, done, more, len(piece)) + piece)
+        return pieces
 
     def _head(self, number: int, tag: int, done: int, more: int, size: int) -> bytes:
-        return self._layout.pack(
-            self._layout.size + size,
-            2,
-            AMQP,
+        return _DELIVERY.pack(
+            _DELIVERY.size + size,
+            _TYPE,
             self._channel,
             _TRANSFER,
-            16 + self._tag_bytes,
-            6,
-            0x70,
             self._handle,
             0x70,
             number,
-            0xA0,
-            self._tag_bytes,
+            _TAG,
             tag,
             0x43,
             done,

@@ -1,38 +1,20 @@
-"""One client's connection: from the protocol header over SASL and open to the close. Sessions do the work."""
+"""One client's connection, from the protocol header over SASL and open to the close. Sessions do the work."""
 
 from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.core.access.logins import Account, Admit, Login
 from headrace.core.access.users import GUEST
-from headrace.core.flow import Holding
 from headrace.errors import HeadraceError, ProtocolError
-from headrace.net.connection import BY_BROKER, BY_INTAKE, Wire
+from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Handler
+from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
-from headrace.protocols.amqp10.conditions import ends_session_only, error_for
-from headrace.protocols.amqp10.context import ConnectionContext, Server
+from headrace.protocols.amqp10.context import SOLE_CONNECTION, ConnectionContext, enter
 from headrace.protocols.amqp10.coordinator import Transactions
-from headrace.protocols.amqp10.frames import (
-    AMQP_HEADER,
-    CHANNEL_MAX,
-    CONNECTION_FORCED,
-    EMPTY_FRAME,
-    FRAME_SIZE_TOO_SMALL,
-    FRAMING_ERROR,
-    IDLE_TIMEOUT_MS,
-    ILLEGAL_STATE,
-    MAX_FRAME_SIZE,
-    MIN_FRAME_SIZE,
-    NOT_ALLOWED,
-    NOT_FOUND,
-    RESOURCE_LIMIT,
-    SASL_AUTH,
-    SASL_HEADER,
-    SASL_OK,
-    UNAUTHORIZED,
-)
+from headrace.protocols.amqp10.frames import CHANNEL_MAX, IDLE_TIMEOUT_MS, ends_session_only
+from headrace.protocols.amqp10.links import Link
 from headrace.protocols.amqp10.performatives import (
     Attach,
     Begin,
@@ -46,9 +28,14 @@ from headrace.protocols.amqp10.performatives import (
     SaslMechanisms,
     SaslOutcome,
     Transfer,
+    error_for,
 )
+from headrace.protocols.amqp10.publishing import attach_sender
+from headrace.protocols.amqp10.server import Server
 from headrace.protocols.amqp10.session import Session
+from headrace.protocols.amqp10.subscriptions import attach_receiver
 from headrace.protocols.amqp10.types import Map
+from headrace.protocols.inlet import Inlet
 
 PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
@@ -58,8 +45,10 @@ EXTERNAL: Final = "EXTERNAL"
 def parse_login(
     mechanism: str, response: bytes, certificate_name: str, address: str, is_loopback: bool
 ) -> Login | None:
-    """None when the response is not one of a mechanism that is offered. Who says nothing is guest, as long as guest
-    has its first password."""
+    """Return the login; None for a mechanism that is not offered or a response that does not fit it.
+
+    An anonymous client is guest, with guest's first password.
+    """
     if mechanism == PLAIN:
         parts = response.split(b"\0")
         if len(parts) != 3:
@@ -73,19 +62,18 @@ def parse_login(
 
 
 CONTAINER_ID: Final = "headrace"
-_LEAST_IDLE_MS: Final = 200
-_SOLE_CONNECTION: Final = "sole-connection-for-container"
-_OFFERED: Final = ["ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", _SOLE_CONNECTION]
+_OFFERED: Final = ["ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", SOLE_CONNECTION]
+_GOODBYE_SECONDS: Final = 2.0
 
-# Clients of RabbitMQ 4 refuse to speak to a server that does not say it is one: to them it does.
+# Clients of RabbitMQ 4 refuse a server that does not claim to be one, so we claim it to them.
 _COMPATIBLE_WITH: Final = "RabbitMQ"
 _COMPATIBLE_VERSION: Final = "4.0.0"
 
 
 def answer_open(opening: Open | None, version: str, is_in: bool) -> Open:
-    """Ours, to a client that said this of itself and comes in, or does not."""
+    """Return our open to a client that may come in or not."""
     answer = Open(CONTAINER_ID)
-    answer.max_frame_size = MAX_FRAME_SIZE
+    answer.max_frame_size = frames.MAX_FRAME_SIZE
     answer.channel_max = CHANNEL_MAX
     answer.idle_timeout = IDLE_TIMEOUT_MS // 2
     answer.offered = _OFFERED
@@ -97,46 +85,20 @@ def answer_open(opening: Open | None, version: str, is_in: bool) -> Open:
 
 
 def _introduction(opening: Open | None, version: str) -> dict[str, object]:
-    """Who we are: RabbitMQ 4 to its own clients, and to those that do not say whose they are, as some of them."""
-    said = None if opening is None else opening.properties.get("product")
-    if isinstance(said, str) and _COMPATIBLE_WITH.lower() not in said.lower():
+    """Return our name: RabbitMQ 4 to its own clients, and to clients that do not name their product."""
+    product = None if opening is None else opening.properties.get("product")
+    if isinstance(product, str) and _COMPATIBLE_WITH.lower() not in product.lower():
         return {"product": "Headrace", "version": version}
     return {"product": _COMPATIBLE_WITH, "version": _COMPATIBLE_VERSION, "platform": f"Headrace {version}"}
 
 
-def enter(server: Server, wire: Wire, owner: object, account: Account, opening: Open) -> ConnectionContext:
-    """Let a client into the virtual host that it wants, if it may. Raises ProtocolError."""
-    if opening.max_frame_size < MIN_FRAME_SIZE:
-        raise ProtocolError(FRAME_SIZE_TOO_SMALL, f"frames of {opening.max_frame_size} bytes are too small")
-    if 0 < opening.idle_timeout < _LEAST_IDLE_MS:
-        raise ProtocolError(NOT_ALLOWED, f"an idle timeout of {opening.idle_timeout} ms is below {_LEAST_IDLE_MS}")
-    hostname = opening.hostname or ""
-    name = hostname.removeprefix("vhost:") if hostname.startswith("vhost:") else "/"
-    host = server.find_host(name)
-    if host is None:
-        raise ProtocolError(NOT_FOUND, f"there is no virtual host '{name[:64]}'")
-    rights = server.access.rights(account, name)
-    if rights is None:
-        raise ProtocolError(UNAUTHORIZED, f"user '{account.name}' may not enter vhost '{name[:64]}'")
-    if not account.connect():
-        limit = account.user.limits.max_connections
-        raise ProtocolError(RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
-    try:
-        host.containers.enter(opening.container_id, _SOLE_CONNECTION in opening.desired)
-    except ProtocolError:
-        account.disconnect()
-        raise
-    peer = ConnectionContext(wire, owner, host, account, rights, opening.container_id)
-    peer.frame_max = min(opening.max_frame_size, MAX_FRAME_SIZE)
-    return peer
-
-
-_GOODBYE_SECONDS: Final = 2.0
+def _attach_link(session: Session, attach: Attach) -> Link:
+    return attach_receiver(session, attach) if attach.is_receiver else attach_sender(session, attach)
 
 
 @final
 class Connection(Handler):
-    """What comes in on one connection, and what it does."""
+    """The state of one connection, and its sessions."""
 
     def __init__(self, server: Server, clock: Clock) -> None:
         self._server = server
@@ -146,28 +108,27 @@ class Connection(Handler):
         self._account: Account | None = None
         self._is_greeted = False
         self._is_checking = False
-        """Whether a login is being checked: what comes meanwhile waits."""
+        """True while a login is checked. Events wait meanwhile."""
         self._held: list[Event] = []
-        self._peer: ConnectionContext | None = None
+        self._context: ConnectionContext | None = None
         self._transactions: Transactions | None = None
         self._sessions: dict[int, Session] = {}
         self._opening: Open | None = None
-        """What the client said of itself."""
+        """The client's open."""
         self._is_opened = False
-        """Whether our open was sent."""
+        """True once our open is sent."""
         self._is_closing = False
-        self._is_blocked = False
-        self._holding = Holding(self._pause_intake, self._refuse_intake)
+        self._inlet = Inlet(server.intake, self._refuse_intake)
 
-    # -- what net calls ----------------------------------------------------------------------------------------------
+    # -- calls of net ------------------------------------------------------------------------------------------------
 
     def opened(self, wire: Wire) -> None:
-        self._wire = wire
+        self._wire = self._inlet.wire = wire
 
     def feed(self, data: bytes) -> None:
-        peer = self._peer
-        if peer is not None:
-            peer.now_us = self._clock.now_us()
+        context = self._context
+        if context is not None:
+            context.now_us = self._clock.now_us()
         try:
             self._take_all(self._decoder.feed(data))
         except ProtocolError as error:
@@ -176,11 +137,8 @@ class Connection(Handler):
         if self._decoder.failure is not None and not self._is_checking:
             self._end(self._decoder.failure)
         self._note_intake()
-        if peer is not None and peer.has_published:
-            if peer.broker.blocked:
-                self._on_flow(True)
-            if peer.published:
-                self._meter(peer)
+        if context is not None and context.client.published:
+            self._inlet.meter(context.client, self._clock.monotonic_us())
 
     def _take_all(self, events: list[Event]) -> None:
         for at, event in enumerate(events):
@@ -190,52 +148,46 @@ class Connection(Handler):
             self._take(event)
 
     def hold_output(self, is_held: bool) -> None:
-        if self._peer is not None:
-            self._peer.is_held = is_held
+        if self._context is not None:
+            self._context.is_held = is_held
             for session in list(self._sessions.values()):
                 session.refresh()
 
     def facts(self) -> ConnectionFacts | None:
-        peer = self._peer
-        if peer is None:
+        context = self._context
+        if context is None:
             return None
         return ConnectionFacts(
             protocol="AMQP 1.0",
-            user=peer.account.name,
-            host=peer.host.name,
-            client_id=peer.container_id,
-            frame_max=peer.frame_max,
+            user=context.client.account.name,
+            host=context.host.name,
+            client_id=context.container_id,
+            frame_max=context.frame_max,
             channel_max=CHANNEL_MAX,
             channels=[session.facts() for session in self._sessions.values()],
         )
 
     def beat(self) -> None:
-        self._send_raw(EMPTY_FRAME)
+        self._send_raw(frames.EMPTY_FRAME)
 
     def stop(self) -> None:
-        if self._peer is None:
+        if self._context is None:
             if self._wire is not None:
                 self._wire.close()
             return
-        self._end(ProtocolError(CONNECTION_FORCED, "the server stops"))
+        self._end(ProtocolError(frames.CONNECTION_FORCED, "the server stops"))
 
     def lost(self) -> None:
         self._held = []
         self._close_sessions()
         self._decoder.clear()
         self._note_intake()
-        peer, self._peer = self._peer, None
-        if peer is not None:
-            peer.broker.on_flow.pop(self, None)
-            peer.broker.on_dissolved.pop(self, None)
-            peer.account.on_removed.pop(self, None)
-            peer.rights.watchers.pop(self, None)
-            peer.account.disconnect()
-            peer.host.suspended.connection_closed(self)
-            peer.host.containers.leave(peer.container_id)
-            peer.broker.release_owner(self)
+        context, self._context = self._context, None
+        if context is not None:
+            context.host.containers.leave(context.container_id)
+            context.client.leave()
 
-    # -- what comes in -----------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def _take(self, event: Event) -> None:
         if self._is_closing:
@@ -259,9 +211,9 @@ class Connection(Handler):
     def _in_session(self, event: Transfer | Disposition | Flow | Attach | Detach) -> None:
         session = self._sessions.get(event.channel)
         if session is None:
-            if self._peer is None:
-                raise ProtocolError(ILLEGAL_STATE, "a connection begins with open")
-            raise ProtocolError(NOT_ALLOWED, f"there is no session on channel {event.channel}")
+            if self._context is None:
+                raise ProtocolError(frames.ILLEGAL_STATE, "a connection begins with open")
+            raise ProtocolError(frames.NOT_ALLOWED, f"there is no session on channel {event.channel}")
         if session.is_closing:
             return
         try:
@@ -283,18 +235,18 @@ class Connection(Handler):
     # -- beginning ---------------------------------------------------------------------------------------------------
 
     def _greet(self, hello: Hello) -> None:
-        """A client of another protocol or version is told which one is spoken here."""
+        """Answer a protocol header. A client of another protocol or version learns ours."""
         if not hello.is_known or (self._is_greeted and (hello.is_sasl or self._account is None)):
-            self._send_raw(SASL_HEADER)
+            self._send_raw(frames.SASL_HEADER)
             self._is_closing = True
             if self._wire is not None:
                 self._wire.close()
             return
         if hello.is_sasl:
             self._is_greeted = True
-            self._send_raw(SASL_HEADER + encode_sasl(SaslMechanisms(self._mechanisms()).encode()))
+            self._send_raw(frames.SASL_HEADER + encode_sasl(SaslMechanisms(self._mechanisms()).encode()))
             return
-        self._send_raw(AMQP_HEADER)
+        self._send_raw(frames.AMQP_HEADER)
         if not self._is_greeted:
             self._is_greeted = True
             self._check(ANONYMOUS, b"", self._let_in)
@@ -305,11 +257,11 @@ class Connection(Handler):
 
     def _log_in(self, init: SaslInit) -> None:
         if not self._is_greeted or self._account is not None:
-            raise ProtocolError(ILLEGAL_STATE, "a login where none is due")
+            raise ProtocolError(frames.ILLEGAL_STATE, "a login where none is due")
         self._check(init.mechanism, init.response or b"", self._logged_in)
 
     def _check(self, mechanism: str, response: bytes, admit: Admit) -> None:
-        """Have a login checked, which may take a while."""
+        """Check a login, which may take a while."""
         wire = self._wire
         assert wire is not None
         login = parse_login(mechanism, response, wire.certificate_name, wire.address, wire.is_loopback)
@@ -322,14 +274,14 @@ class Connection(Handler):
             wire.pause_reading(BY_BROKER)
 
     def _logged_in(self, account: Account | None) -> None:
-        self._send_raw(encode_sasl(SaslOutcome(SASL_AUTH if account is None else SASL_OK).encode()))
+        self._send_raw(encode_sasl(SaslOutcome(frames.SASL_AUTH if account is None else frames.SASL_OK).encode()))
         if account is None and self._wire is not None:
             self._is_closing = True
             self._wire.close()
         self._let_in(account)
 
     def _let_in(self, account: Account | None) -> None:
-        """The login was checked: go on with what came meanwhile."""
+        """Go on with the events that waited for the login."""
         self._account = account
         if not self._is_checking:
             return
@@ -344,52 +296,58 @@ class Connection(Handler):
             self._end(error)
 
     def _send_open(self) -> None:
-        """Ours; also before a close, which nobody understands without."""
+        """Send our open once, also before a close, which needs one."""
         if self._is_opened:
             return
         self._is_opened = True
-        answer = answer_open(self._opening, self._server.version, self._peer is not None)
+        answer = answer_open(self._opening, self._server.version, self._context is not None)
         self._send_raw(encode_frame(0, answer.encode()))
 
     def _open(self, opening: Open) -> None:
         if self._opening is not None or self._wire is None:
-            raise ProtocolError(ILLEGAL_STATE, "open on an open connection")
+            raise ProtocolError(frames.ILLEGAL_STATE, "open on an open connection")
         self._opening = opening
         account = self._account
         if account is None:
-            raise ProtocolError(UNAUTHORIZED, "a connection without a login is not let in")
-        peer = self._peer = enter(self._server, self._wire, self, account, opening)
+            raise ProtocolError(frames.UNAUTHORIZED, "a connection without a login is not let in")
+        context = enter(self._server, self._wire, account, opening)
+        client = context.client
+        if not client.connect(self._inlet.pause_by_broker, self._on_ended, self._on_rights):
+            limit = account.user.limits.max_connections
+            raise ProtocolError(frames.RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
+        try:
+            context.host.containers.enter(client.client_id, SOLE_CONNECTION in opening.desired)
+        except ProtocolError:
+            client.leave()
+            raise
+        self._context = context
         self._send_open()
-        peer.now_us = self._clock.now_us()
-        self._transactions = Transactions(peer)
-        peer.broker.on_flow[self] = self._on_flow
-        peer.broker.on_dissolved[self] = self._on_dissolved
-        account.on_removed[self] = self._on_removed
-        peer.rights.watchers[self] = self._on_rights
+        context.now_us = self._clock.now_us()
+        self._transactions = Transactions(context)
         beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)
         self._wire.keep_alive(beat_ms / 2000, IDLE_TIMEOUT_MS / 1000)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     def _begin(self, begin: Begin) -> None:
-        if self._peer is None or self._transactions is None:
-            raise ProtocolError(ILLEGAL_STATE, "a connection begins with open")
+        if self._context is None or self._transactions is None:
+            raise ProtocolError(frames.ILLEGAL_STATE, "a connection begins with open")
         if begin.channel > CHANNEL_MAX:
-            raise ProtocolError(FRAMING_ERROR, f"channel {begin.channel} is above the agreed {CHANNEL_MAX}")
+            raise ProtocolError(frames.FRAMING_ERROR, f"channel {begin.channel} is above the agreed {CHANNEL_MAX}")
         if begin.channel in self._sessions:
-            raise ProtocolError(NOT_ALLOWED, f"there is a session on channel {begin.channel} already")
-        account = self._peer.account
+            raise ProtocolError(frames.NOT_ALLOWED, f"there is a session on channel {begin.channel} already")
+        account = self._context.client.account
         if not account.open_channel():
             limit = account.user.limits.max_channels
-            raise ProtocolError(RESOURCE_LIMIT, f"user '{account.name}' has the {limit} sessions it may have")
-        session = Session(self._peer, begin.channel, begin, self._transactions, self._fail_session)
+            raise ProtocolError(frames.RESOURCE_LIMIT, f"user '{account.name}' has the {limit} sessions it may have")
+        session = Session(self._context, begin, self._transactions, _attach_link, self._fail_session)
         self._sessions[begin.channel] = session
         session.start()
 
     def _session_ended(self, end: End) -> None:
         session = self._sessions.pop(end.channel, None)
         if session is None:
-            raise ProtocolError(NOT_ALLOWED, f"there is no session on channel {end.channel}")
+            raise ProtocolError(frames.NOT_ALLOWED, f"there is no session on channel {end.channel}")
         if session.is_closing:
             return
         session.flush_answers()
@@ -397,7 +355,7 @@ class Connection(Handler):
         session.send(End().encode())
 
     def _fail_session(self, session: Session, error: HeadraceError) -> None:
-        """What a session was to be told is not so: it ends, also where its end was to be told after that."""
+        """End a session whose changes storage refused. Its end may be among the answers that waited."""
         session.way_out.drop()
         if session.is_closing:
             session.send(End(error_for(error)).encode())
@@ -412,8 +370,7 @@ class Connection(Handler):
     def _stop(self, session: Session) -> None:
         session.is_closing = True
         session.end()
-        session.peer.account.close_channel()
-        session.peer.host.suspended.session_ended(session)
+        session.context.client.account.close_channel()
 
     def _close_sessions(self) -> None:
         sessions, self._sessions = self._sessions, {}
@@ -427,7 +384,7 @@ class Connection(Handler):
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def _closed(self) -> None:
-        """The client closes the connection."""
+        """Answer the client's close."""
         for session in self._sessions.values():
             session.flush_answers()
         self._is_closing = True
@@ -437,7 +394,7 @@ class Connection(Handler):
             self._wire.close()
 
     def _end(self, error: HeadraceError) -> None:
-        """Tell the client why, and close."""
+        """Close the connection with an error."""
         if self._is_closing or self._wire is None:
             return
         self._is_closing = True
@@ -450,53 +407,22 @@ class Connection(Handler):
         self._send_raw(encode_frame(0, Close(error_for(error)).encode()))
         self._wire.close(_GOODBYE_SECONDS)
 
-    def _on_dissolved(self) -> None:
-        if self._peer is not None:
-            self._end(ProtocolError(CONNECTION_FORCED, f"vhost '{self._peer.host.name}' is deleted"))
-
-    def _on_removed(self, why: str) -> None:
-        if self._peer is not None:
-            self._end(ProtocolError(CONNECTION_FORCED, why))
+    def _on_ended(self, why: str) -> None:
+        """The user or the virtual host is gone."""
+        self._end(ProtocolError(frames.CONNECTION_FORCED, why))
 
     def _on_rights(self) -> None:
-        """The user may do more now, or less: links from what it may not read any more are detached."""
+        """Detach links from sources that the user may no longer read."""
         for session in list(self._sessions.values()):
             session.restrict()
 
-    def _meter(self, peer: ConnectionContext) -> None:
-        """A user that sends more than it may is not heard for a while."""
-        messages, peer.published = peer.published, 0
-        pause_us = peer.account.spend(messages, self._clock.monotonic_us())
-        if pause_us:
-            peer.wire.pause_for(pause_us / 1_000_000)
-
-    def _on_flow(self, is_blocked: bool) -> None:
-        """Publishers wait while the broker has more in hand than it can write."""
-        peer = self._peer
-        if peer is None or is_blocked == self._is_blocked or (is_blocked and not peer.has_published):
-            return
-        self._is_blocked = is_blocked
-        if is_blocked:
-            peer.wire.pause_reading(BY_BROKER)
-        else:
-            peer.wire.resume_reading(BY_BROKER)
-
     def _note_intake(self) -> None:
-        """Tell how much memory is taken by what is not whole, not committed or not settled."""
-        peer = self._peer
-        size_bytes = self._decoder.held_bytes + (0 if peer is None else peer.held_bytes)
-        if size_bytes != self._holding.size_bytes:
-            self._server.intake.note(self._holding, size_bytes)
-
-    def _pause_intake(self, is_paused: bool) -> None:
-        if self._wire is not None:
-            if is_paused:
-                self._wire.pause_reading(BY_INTAKE)
-            else:
-                self._wire.resume_reading(BY_INTAKE)
+        """Report the memory of incomplete, uncommitted and unsettled messages."""
+        context = self._context
+        self._inlet.note(self._decoder.held_bytes + (0 if context is None else context.held_bytes))
 
     def _refuse_intake(self, error: HeadraceError) -> None:
-        self._end(ProtocolError(RESOURCE_LIMIT, str(error)))
+        self._end(ProtocolError(frames.RESOURCE_LIMIT, str(error)))
 
     def _send_raw(self, data: bytes) -> None:
         if self._wire is not None:

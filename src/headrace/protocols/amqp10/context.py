@@ -1,138 +1,234 @@
-"""What the sessions of one connection share, and which containers are connected. No decisions."""
+"""One connection as its sessions see it: its client, and the queues that sources and targets mean. No frames.
 
-from typing import TYPE_CHECKING, final
+core/client.py decides the group, mode and position of a reader, and whether the user may. This module makes the queues
+that sources and targets need.
 
-from headrace.clock import Clock
-from headrace.core.access.access import Access
+A subscription that outlives its link, or that several links share, is a queue named after the container and the link,
+so that the next attach finds it. Its selector is the queue's filter: unwanted messages never enter the queue.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.core.access import permissions
 from headrace.core.access.logins import Account
-from headrace.core.access.permissions import Rights
-from headrace.core.broker import Broker
-from headrace.core.flow import Intake
-from headrace.core.hosts import Hosts
-from headrace.errors import ProtocolError
-from headrace.protocols.amqp10.frames import CONTAINER_IN_USE, MIN_FRAME_SIZE
-from headrace.protocols.amqp10.suspended import Suspended
+from headrace.core.access.permissions import READ
+from headrace.core.client import Client, ConsumePlan, ConsumeRequest
+from headrace.core.queue.definition import QueueDefinition
+from headrace.core.queue.queue import Queue
+from headrace.core.routing.address import group_of_client
+from headrace.core.routing.exchange import Binding
+from headrace.core.routing.topics import key_of_filter
+from headrace.errors import NotFound, PreconditionFailed, ProtocolError
+from headrace.model import AMQP10
+from headrace.protocols.amqp10 import frames
+from headrace.protocols.amqp10.addresses import ADDRESS, EXCHANGE, QUEUE, TOPIC, Node, has_no_local, queue_path
+from headrace.protocols.amqp10.performatives import NEVER, UNSETTLED_STATE, Open, Source
+from headrace.protocols.amqp10.server import Host, Server
 
 if TYPE_CHECKING:
     from headrace.net.connection import Wire
 
-
-@final
-class Containers:
-    """The connections of each container id. Sole Connection for Container: the second is refused, the first stays."""
-
-    __slots__ = ("_counts", "_sole")
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._sole: set[str] = set()
-
-    def enter(self, container_id: str, is_sole: bool) -> None:
-        """One more connection. Raises ProtocolError (container in use) when it or the one there wants to be alone."""
-        count = self._counts.get(container_id, 0)
-        if count and (is_sole or container_id in self._sole):
-            raise ProtocolError(CONTAINER_IN_USE, f"the container id {container_id[:64]!r} is in use")
-        self._counts[container_id] = count + 1
-        if is_sole:
-            self._sole.add(container_id)
-
-    def leave(self, container_id: str) -> None:
-        """One connection less."""
-        count = self._counts.pop(container_id) - 1
-        if count:
-            self._counts[container_id] = count
-        else:
-            self._sole.discard(container_id)
+PROTOCOL: Final = "amqp10"
+SOLE_CONNECTION: Final = "sole-connection-for-container"
+_LEAST_IDLE_MS: Final = 200
+_TOPIC_EXCHANGE: Final = "amq.topic"
+_SHARED: Final = "shared"
+_GLOBAL: Final = "global"
+_GENERATED: Final = re.compile(r"[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
+"""A generated container id, which no later connection has."""
 
 
 @final
-class Host:
-    """A virtual host as this protocol sees it: its broker, who is connected, and the links that may be resumed."""
+class Reading:
+    """The queue and group that a receiver reads, and what goes with its link."""
 
-    __slots__ = ("broker", "containers", "name", "suspended")
+    __slots__ = ("deletes_queue", "not_from", "plan", "stays")
 
-    def __init__(self, name: str, broker: Broker, clock: Clock) -> None:
-        self.name = name
-        self.broker = broker
-        self.containers = Containers()
-        self.suspended = Suspended(clock, broker)
-
-
-@final
-class Server:
-    """What all connections of the server share."""
-
-    __slots__ = ("_clock", "_hosts", "_met", "access", "version")
-
-    def __init__(self, hosts: Hosts, access: Access, clock: Clock, version: str) -> None:
-        self._hosts = hosts
-        self._clock = clock
-        self._met: dict[str, Host] = {}
-        self.access = access
-        self.version = version
-        for name in hosts.names():
-            self.find_host(name)  # what was kept is held before anybody else takes it
-
-    @property
-    def intake(self) -> Intake:
-        """What all connections hold that is not published yet."""
-        return self._hosts.intake
-
-    def find_host(self, name: str) -> Host | None:
-        """The virtual host of that name, None when there is none."""
-        broker = self._hosts.find(name)
-        if broker is None:
-            return None
-        host = self._met.get(name)
-        if host is None or host.broker is not broker:
-            host = self._met[name] = Host(name, broker, self._clock)
-        return host
-
-    def tick(self) -> None:
-        """Be done with links that nobody resumed in time."""
-        for host in self._met.values():
-            host.suspended.sweep()
+    def __init__(self, plan: ConsumePlan) -> None:
+        self.plan = plan
+        self.not_from = ""
+        """The container whose own messages are not for this link; "" for none."""
+        self.deletes_queue = False
+        """True if the queue was made for this link alone and goes with it."""
+        self.stays = False
+        """True if that queue stays until the link is closed, not only detached."""
 
 
 @final
 class ConnectionContext:
-    """One connection, seen from its sessions."""
+    """An open connection, seen from its sessions."""
 
-    __slots__ = (
-        "account",
-        "container_id",
-        "frame_max",
-        "has_published",
-        "held_bytes",
-        "host",
-        "is_held",
-        "now_us",
-        "owner",
-        "published",
-        "rights",
-        "wire",
-    )
+    __slots__ = ("broker", "client", "container_id", "frame_max", "held_bytes", "host", "is_held", "now_us", "wire")
 
-    def __init__(
-        self, wire: "Wire", owner: object, host: Host, account: Account, rights: Rights, container_id: str
-    ) -> None:
+    def __init__(self, wire: "Wire", host: Host, client: Client, frame_max: int) -> None:
         self.wire = wire
-        self.owner = owner
         self.host = host
-        self.account = account
-        self.rights = rights
-        self.container_id = container_id
-        self.frame_max = MIN_FRAME_SIZE
-        """The largest frame that the peer takes."""
+        self.broker = host.broker
+        self.client = client
+        self.container_id = client.client_id
+        self.frame_max = frame_max
+        """Largest frame that the peer takes."""
         self.now_us = 0
-        self.has_published = False
-        self.published = 0
-        """How many messages came since this was last looked at; counted for users with limits only."""
         self.held_bytes = 0
-        """Memory that messages take which are not whole, not committed, or not settled by their sender."""
+        """Memory of messages that are incomplete, uncommitted or not settled by their sender."""
         self.is_held = False
-        """Whether the peer does not keep up with what it is sent."""
+        """True while the peer does not keep up with our output."""
 
-    @property
-    def broker(self) -> Broker:
-        return self.host.broker
+    # -- targets -----------------------------------------------------------------------------------------------------
+
+    def check_target(self, node: Node, capabilities: list[str]) -> None:
+        """Check that messages can be sent to a target. The capability `queue` declares a missing queue.
+
+        Raises NotFound, AccessRefused.
+        """
+        if node.kind == QUEUE and node.name not in self.broker.topology.queues:
+            if "queue" not in capabilities:
+                raise NotFound(f"no queue '{node.name}' in vhost '{self.host.name}'")
+            self._declare(QueueDefinition(node.name))
+        elif node.kind == EXCHANGE:
+            self.broker.topology.exchanges.check_publish(node.name)
+
+    def declare_own(self, selector: str = "") -> Queue:
+        """Declare a queue for this connection alone, which goes with it. Raises AccessRefused."""
+        return self._declare(QueueDefinition("", durable=False, exclusive=True, filter=selector))
+
+    def _declare(self, definition: QueueDefinition) -> Queue:
+        self.client.rights.check_declare_queue(definition)
+        return self.broker.declare(definition, self.client.owner)
+
+    # -- sources -----------------------------------------------------------------------------------------------------
+
+    def resolve(self, link: str, source: Source, node: Node, request: ConsumeRequest) -> Reading:
+        """Find or make the queue that a source means, with its group. Raises HeadraceError kinds.
+
+        A stream's reader that names no group has its container's. A reader with a position, or with a generated
+        container id, leaves no group behind.
+        """
+        request.own_group = group_of_client(self.container_id) or "default"
+        request.forgets_own_group = request.position is not None or _GENERATED.fullmatch(self.container_id) is not None
+        if node.kind in (TOPIC, EXCHANGE):
+            return self._bound(link, source, node, request)
+        if node.kind == QUEUE and node.name not in self.broker.topology.queues and "queue" in source.capabilities:
+            self.check_read(node)
+            self._declare(QueueDefinition(node.name))
+        return Reading(self.client.plan(request))
+
+    def own_reading(self) -> Reading:
+        """Make a queue for one link alone, which reads it. Raises AccessRefused."""
+        queue = self.declare_own()
+        reading = Reading(self.client.plan_of(ConsumeRequest(queue.name), queue))
+        reading.deletes_queue = True
+        return reading
+
+    def check_read(self, node: Node) -> None:
+        """Raises AccessRefused unless the user may read from there."""
+        rights = self.client.rights
+        if node.kind in (ADDRESS, QUEUE):
+            self.client.check_read(node.name, node.kind == ADDRESS)
+        elif node.kind == TOPIC:
+            rights.check_topic_subscribe(node.name, self.container_id)
+        elif node.kind == EXCHANGE:
+            rights.check(READ, permissions.EXCHANGE, node.name)
+            rights.check_topic(READ, node.name, node.key or "", self.container_id)
+
+    # -- subscriptions -----------------------------------------------------------------------------------------------
+
+    def _bound(self, link: str, source: Source, node: Node, request: ConsumeRequest) -> Reading:
+        """Make the queue of a link that reads a topic or an exchange. Raises AccessRefused, NotFound."""
+        self.check_read(node)
+        selector = request.selector.text if request.selector is not None else ""
+        request.selector = None  # the queue's filter does its work
+        exchange, key = (node.name, node.key or "")
+        if node.kind == TOPIC:
+            exchange, key = _TOPIC_EXCHANGE, key_of_filter(node.name)
+        is_shared = _SHARED in source.capabilities
+        if source.lasts or is_shared:
+            definition = QueueDefinition(
+                self._subscription_name(link, source.capabilities),
+                durable=source.durable > 0,
+                auto_delete=not source.lasts,
+                expires_ms=0 if source.expiry_policy == NEVER else source.timeout * 1000,
+                filter=selector,
+            )
+            queue = self._kept_queue(definition, exchange, key)
+        else:
+            queue = self.declare_own(selector)
+            self.broker.bind(Binding(exchange, queue.name, key), self.client.owner)
+        reading = Reading(self.client.plan_of(request, queue))
+        reading.deletes_queue = source.lasts or not is_shared
+        reading.stays = source.lasts
+        reading.not_from = self.container_id if has_no_local(source) else ""
+        return reading
+
+    def _kept_queue(self, definition: QueueDefinition, exchange: str, key: str) -> Queue:
+        """Return the queue of a subscription as it was left; a new one if the topic or selector changed, as JMS asks.
+
+        Raises PreconditionFailed if links share it that want something else.
+        """
+        broker = self.broker
+        self.client.rights.check_declare_queue(definition)
+        self.client.rights.check(READ, permissions.QUEUE, definition.name)
+        found = broker.topology.queues.get(definition.name)
+        if found is not None:
+            bindings = [(one.source, one.key) for one in broker.topology.exchanges.bindings_to(definition.name)]
+            if found.definition.filter != definition.filter or bindings != [(exchange, key)]:
+                if found.consumers:
+                    raise PreconditionFailed(
+                        f"the subscription {definition.name!r} is in use with another topic or selector"
+                    )
+                broker.delete(definition.name, owner=self.client.owner)
+        queue = broker.declare(definition)
+        broker.bind(Binding(exchange, queue.name, key), self.client.owner)
+        return queue
+
+    def find_subscription(self, link: str) -> tuple[Reading, Source]:
+        """Return the durable subscription of a receiver that attaches without a source.
+
+        JMS looks a subscription up so, and ends it by closing the link. Raises NotFound, AccessRefused.
+        """
+        here = self.subscriptions(link)
+        if not here:
+            raise NotFound(f"no subscription '{link[:128]}' of the container '{self.container_id[:128]}'")
+        queue = self.broker.queue(here[0], self.client.owner)
+        self.client.rights.check(permissions.CONFIGURE, permissions.QUEUE, queue.name)
+        reading = Reading(self.client.plan_of(ConsumeRequest(queue.name), queue))
+        reading.deletes_queue = reading.stays = True
+        source = Source(queue_path(queue.name))
+        source.durable = UNSETTLED_STATE
+        source.expiry_policy = NEVER
+        return reading, source
+
+    def subscriptions(self, link: str) -> list[str]:
+        """Return the queues of the subscriptions that the name of a link may mean: its own, or shared ones."""
+        kinds: list[list[str]] = [[], [_SHARED], [_SHARED, _GLOBAL]]
+        named = [self._subscription_name(link, capabilities) for capabilities in kinds]
+        return [name for name in named if name in self.broker.topology.queues]
+
+    def _subscription_name(self, link: str, capabilities: list[str]) -> str:
+        """Return the queue of a subscription.
+
+        Links that share one are named `<subscription>|<anything>`, as Qpid JMS does. Containers share global ones.
+        """
+        container = "" if _GLOBAL in capabilities else self.container_id
+        name = link.partition("|")[0] if _SHARED in capabilities else link
+        return f"{container}:{name}"[:200]
+
+
+def enter(server: Server, wire: "Wire", account: Account, opening: Open) -> ConnectionContext:
+    """Let a client into its virtual host, without being counted as a connection yet. Raises ProtocolError."""
+    if opening.max_frame_size < frames.MIN_FRAME_SIZE:
+        raise ProtocolError(frames.FRAME_SIZE_TOO_SMALL, f"frames of {opening.max_frame_size} bytes are too small")
+    if 0 < opening.idle_timeout < _LEAST_IDLE_MS:
+        error = f"an idle timeout of {opening.idle_timeout} ms is below {_LEAST_IDLE_MS}"
+        raise ProtocolError(frames.NOT_ALLOWED, error)
+    hostname = opening.hostname or ""
+    name = hostname.removeprefix("vhost:") if hostname.startswith("vhost:") else "/"
+    host = server.find_host(name)
+    if host is None:
+        raise ProtocolError(frames.NOT_FOUND, f"there is no virtual host '{name[:64]}'")
+    granted = server.access.rights(account, name)
+    if granted is None:
+        raise ProtocolError(frames.UNAUTHORIZED, f"user '{account.name}' may not enter vhost '{name[:64]}'")
+    client = Client(host.broker, account, granted, opening.container_id, PROTOCOL, AMQP10)
+    return ConnectionContext(wire, host, client, min(opening.max_frame_size, frames.MAX_FRAME_SIZE))

@@ -1,4 +1,4 @@
-"""Transactions: declared and discharged by messages to a coordinator; what they did is done by core as one."""
+"""Transactions: messages to a coordinator declare and discharge them, and core commits each with one batch."""
 
 import secrets
 from typing import TYPE_CHECKING, Final, final
@@ -7,23 +7,21 @@ from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.group import NACK
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, ProtocolError, Refused
-from headrace.protocols.amqp10.conditions import error_for
-from headrace.protocols.amqp10.frames import (
-    DECLARE,
-    DECODE_ERROR,
-    DISCHARGE,
-    RESOURCE_LIMIT,
-    TRANSACTION_ROLLBACK,
-    UNKNOWN_TRANSACTION,
-    VALUE,
-    Fields,
-)
+from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.links import Incoming, IncomingLink, Sink
-from headrace.protocols.amqp10.performatives import ACCEPTED, Declared, Rejected, Transactional
-from headrace.protocols.amqp10.reading import Reader
+from headrace.protocols.amqp10.performatives import (
+    ACCEPTED,
+    Declare,
+    Declared,
+    Rejected,
+    Transactional,
+    error_for,
+    request_of,
+)
 from headrace.protocols.amqp10.sections import joined, split
 from headrace.protocols.amqp10.subscriptions import settlement_of
-from headrace.protocols.amqp10.types import Described, Symbol
+from headrace.protocols.amqp10.types import Described
+from headrace.protocols.amqp10.values import Reader, descriptor_number
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.context import ConnectionContext
@@ -33,21 +31,36 @@ _MAX_OPEN: Final = 256
 _MAX_PUBLISHES: Final = 100_000
 _MAX_BYTES: Final = 128 << 20
 _STAGED_BYTES: Final = 512
-"""Memory that a staged message takes besides its payload and properties."""
-_NAMES: Final = {"amqp:declare:list": DECLARE, "amqp:discharge:list": DISCHARGE}
+"""Memory of a staged message besides its payload and properties."""
 
 
 @final
-class _Staged:
-    """What one transaction has done so far."""
+class _Settlement:
+    """A delivery that a transaction settles when it commits."""
 
-    __slots__ = ("publishes", "settled", "settlements", "size_bytes")
+    __slots__ = ("delivery", "how", "is_settled", "link", "number", "state")
+
+    def __init__(
+        self, link: "OutgoingLink", number: int, delivery: Delivery, how: int, state: Transactional, is_settled: bool
+    ) -> None:
+        self.link = link
+        self.number = number
+        self.delivery = delivery
+        self.how = how
+        self.state = state
+        self.is_settled = is_settled
+        """True if the receiver has settled it, and expects no answer."""
+
+
+@final
+class _Transaction:
+    """The publishes and settlements of one transaction so far."""
+
+    __slots__ = ("publishes", "settlements", "size_bytes")
 
     def __init__(self) -> None:
         self.publishes: list[Publish] = []
-        self.settlements: list[tuple[Delivery, int]] = []
-        self.settled: list[tuple[OutgoingLink, int, bool]] = []
-        """The deliveries of those, by link and number, and whether the receiver has settled them."""
+        self.settlements: list[_Settlement] = []
         self.size_bytes = 0
 
 
@@ -55,146 +68,138 @@ class _Staged:
 class Transactions:
     """The open transactions of one connection."""
 
-    def __init__(self, peer: "ConnectionContext") -> None:
-        self._peer = peer
-        self._open: dict[bytes, _Staged] = {}
+    def __init__(self, context: "ConnectionContext") -> None:
+        self._context = context
+        self._open: dict[bytes, _Transaction] = {}
 
     def declare(self) -> bytes:
         if len(self._open) >= _MAX_OPEN:
-            raise ProtocolError(RESOURCE_LIMIT, f"{_MAX_OPEN} transactions are open already")
+            raise ProtocolError(frames.RESOURCE_LIMIT, f"{_MAX_OPEN} transactions are open already")
         name = secrets.token_bytes(8)
-        self._open[name] = _Staged()
+        self._open[name] = _Transaction()
         return name
 
     def post(self, link: IncomingLink, delivery: Incoming, publish: Publish) -> None:
-        """A message is published if its transaction is committed. Raises ProtocolError (unknown id, too much)."""
+        """Stage a message. Raises ProtocolError (unknown id, resource limit)."""
         assert isinstance(delivery.state, Transactional)
-        staged = self._staged(delivery.state.transaction)
+        transaction = self._find(delivery.state.transaction)
         size_bytes = len(publish.message.payload) + len(publish.message.properties) + _STAGED_BYTES
-        staged.size_bytes += size_bytes
-        self._peer.held_bytes += size_bytes
-        if staged.size_bytes > _MAX_BYTES or len(staged.publishes) >= _MAX_PUBLISHES:
-            raise ProtocolError(
-                RESOURCE_LIMIT, f"a transaction holds at most {_MAX_PUBLISHES} messages with {_MAX_BYTES} bytes"
-            )
-        staged.publishes.append(publish)
+        transaction.size_bytes += size_bytes
+        self._context.held_bytes += size_bytes
+        if transaction.size_bytes > _MAX_BYTES or len(transaction.publishes) >= _MAX_PUBLISHES:
+            error = f"a transaction holds at most {_MAX_PUBLISHES} messages with {_MAX_BYTES} bytes"
+            raise ProtocolError(frames.RESOURCE_LIMIT, error)
+        transaction.publishes.append(publish)
         if not delivery.settled:
             link.done(delivery.number, Transactional(delivery.state.transaction, ACCEPTED))
 
-    def retire(self, link: "OutgoingLink", number: int, state: Transactional, settled: bool) -> None:
-        """A delivery ends so if its transaction is committed. Raises ProtocolError (unknown id)."""
-        staged = self._staged(state.transaction)
-        sent = link.unsettled[number]
-        if state.outcome is None or sent.delivery is None:
+    def retire(self, link: "OutgoingLink", number: int, state: Transactional, is_settled: bool) -> None:
+        """Stage the settlement of a delivery. Raises ProtocolError (unknown id)."""
+        transaction = self._find(state.transaction)
+        delivery = link.unsettled[number]
+        if state.outcome is None or delivery is None:
             return
-        sent.state = state
-        staged.settlements.append((sent.delivery, settlement_of(self._peer.broker, sent.delivery, state.outcome)))
-        staged.settled.append((link, number, settled))
-        if settled:
+        how = settlement_of(self._context.broker, delivery, state.outcome)
+        transaction.settlements.append(_Settlement(link, number, delivery, how, state, is_settled))
+        if is_settled:
             link.forget(number)
 
-    def _staged(self, name: bytes) -> _Staged:
-        staged = self._open.get(name)
-        if staged is None:
-            raise ProtocolError(UNKNOWN_TRANSACTION, f"there is no open transaction {name.hex()[:32]}")
-        return staged
+    def _find(self, name: bytes) -> _Transaction:
+        transaction = self._open.get(name)
+        if transaction is None:
+            raise ProtocolError(frames.UNKNOWN_TRANSACTION, f"there is no open transaction {name.hex()[:32]}")
+        return transaction
 
     def commit(self, name: bytes, link: IncomingLink, number: int) -> None:
-        """All of it happens now, or nothing does; the link is told when that is safe."""
-        staged = self._close(name)
-        here = [(delivery, how) for delivery, how in staged.settlements if not delivery.group.queue.is_gone]
+        """Do all of it or nothing. The link hears of it when the commit is durable."""
+        transaction = self._close(name)
+        here = [(one.delivery, one.how) for one in transaction.settlements if not one.delivery.group.queue.is_gone]
 
         def committed(error: HeadraceError | None) -> None:
             if error is None:
-                self._settle(staged)
+                self._tell_settled(transaction)
                 link.done(number, ACCEPTED)
                 return
-            self._undo(staged)
-            link.done(number, Rejected(error_for(ProtocolError(TRANSACTION_ROLLBACK, str(error)))))
+            self._undo(transaction)
+            link.done(number, Rejected(error_for(ProtocolError(frames.TRANSACTION_ROLLBACK, str(error)))))
 
         try:
-            self._peer.broker.transaction(staged.publishes, here, committed)
+            self._context.broker.transaction(transaction.publishes, here, committed)
         except HeadraceError as error:
             committed(error)
 
     def roll_back(self, name: bytes) -> None:
         self._undo(self._close(name))
 
-    def _close(self, name: bytes) -> _Staged:
-        """Take a transaction from those that are open. Raises ProtocolError (unknown id)."""
-        staged = self._staged(name)
+    def _close(self, name: bytes) -> _Transaction:
+        """Remove a transaction from the open ones. Raises ProtocolError (unknown id)."""
+        transaction = self._find(name)
         del self._open[name]
-        self._peer.held_bytes -= staged.size_bytes
-        return staged
+        self._context.held_bytes -= transaction.size_bytes
+        return transaction
 
     def end(self) -> None:
-        """Whoever began them is gone: none of them happens."""
+        """Roll back all transactions: the connection is over."""
         for name in list(self._open):
             self.roll_back(name)
 
-    def _settle(self, staged: _Staged) -> None:
-        for link, number, settled in staged.settled:
-            if not settled and not link.is_over and number in link.unsettled:
-                state = link.unsettled[number].state
-                link.forget(number)
-                link.tell_settled(number, state)
+    def _tell_settled(self, transaction: _Transaction) -> None:
+        for one in transaction.settlements:
+            if not one.is_settled and not one.link.is_over and one.number in one.link.unsettled:
+                one.link.forget(one.number)
+                one.link.tell_settled(one.number, one.state)
 
-    def _undo(self, staged: _Staged) -> None:
-        """What the receiver settled in vain comes back; what it did not settle is still with it."""
-        for (delivery, _), (link, number, settled) in zip(staged.settlements, staged.settled, strict=True):
-            if number in link.unsettled:
-                link.unsettled[number].state = None
-            if settled:
+    def _undo(self, transaction: _Transaction) -> None:
+        """Redeliver messages that the receiver settled in vain. It still holds the others."""
+        for one in transaction.settlements:
+            if one.is_settled:
                 try:
-                    self._peer.broker.settle(delivery, NACK)
+                    self._context.broker.settle(one.delivery, NACK)
                 except Refused:
                     continue  # it went back with its consumer
 
 
 @final
 class CoordinatorSink(Sink):
-    """Takes what is sent to a coordinator. Its transactions end with it."""
+    """Takes the requests to a coordinator. Its transactions end with it."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
         self._mine: list[bytes] = []
 
     def take(self, link: IncomingLink, delivery: Incoming) -> None:
-        number, fields = _request(delivery.message)
+        described = _request_in(delivery.message)
         try:
-            if number == DECLARE:
+            request = request_of(described)
+            if isinstance(request, Declare):
                 name = self._transactions.declare()
                 self._mine.append(name)
                 link.done(delivery.number, Declared(name))
                 return
-            wanted = fields.binary(0, "txn-id") or b""
-            if fields.flag(1, "fail"):
-                self._transactions.roll_back(wanted)
+            if request.fail:
+                self._transactions.roll_back(request.transaction)
                 link.done(delivery.number, ACCEPTED)
             else:
-                self._transactions.commit(wanted, link, delivery.number)
-            if wanted in self._mine:
-                self._mine.remove(wanted)
+                self._transactions.commit(request.transaction, link, delivery.number)
+            if request.transaction in self._mine:
+                self._mine.remove(request.transaction)
         except HeadraceError as error:
             link.done(delivery.number, Rejected(error_for(error)))
 
-    def end(self, is_closed: bool) -> None:
+    def end(self) -> None:
         for name in self._mine:
             self._transactions.roll_back(name)
         self._mine.clear()
 
 
-def _request(message: bytes) -> tuple[int, Fields]:
-    """What a coordinator is asked for. Raises ProtocolError."""
+def _request_in(message: bytes) -> Described:
+    """Return the body of a request to a coordinator. Raises ProtocolError."""
     properties, payload = split(message)
     body = joined(bytes([properties[0] & 0x7F]), payload)
-    reader = Reader(body)
-    value = reader.value() if body else None
-    if isinstance(value, Described) and value.descriptor in (VALUE, "amqp:amqp-value:*"):
+    value = Reader(body).value() if body else None
+    if isinstance(value, Described) and descriptor_number(value.descriptor) == frames.VALUE:
         value = value.value
-    if isinstance(value, Described) and isinstance(value.value, list):
-        descriptor = value.descriptor
-        number = _NAMES.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
-        if number in (DECLARE, DISCHARGE) and isinstance(number, int):
-            return int(number), Fields("declare" if number == DECLARE else "discharge", value.value)
-    raise ProtocolError(DECODE_ERROR, "a coordinator takes declare and discharge")
+    number = descriptor_number(value.descriptor) if isinstance(value, Described) else -1
+    if isinstance(value, Described) and isinstance(value.value, list) and number in (frames.DECLARE, frames.DISCHARGE):
+        return value
+    raise ProtocolError(frames.DECODE_ERROR, "a coordinator takes declare and discharge")

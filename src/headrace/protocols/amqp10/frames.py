@@ -1,4 +1,4 @@
-"""The frames of AMQP 1.0, its numbers, and the typed fields of described lists. codec.py reads and writes frames.
+"""The frames of AMQP 1.0, its numbers, and the standard names of errors. codec.py reads and writes frames.
 
 A frame:
 
@@ -8,15 +8,25 @@ A frame:
     | 4 bytes  | 1     | 1     | 2        | header   |                    |
     +----------+-------+-------+----------+--- - - --+------------- - - --+
 
-The body of an AMQP frame (type 0) is empty, which only shows that the peer lives, or a performative: a list that is
-described by a number, and behind a transfer a piece of the message. That of a SASL frame (type 1) is a performative.
-All numbers are big-endian.
+The body of an AMQP frame (type 0) is a performative: a list described by a number. A piece of the message follows a
+transfer. An empty body only shows that the peer lives. The body of a SASL frame (type 1) is a performative. All
+numbers are big-endian.
 """
 
-from typing import Final, final
+from typing import Final
 
-from headrace.errors import ProtocolError
-from headrace.protocols.amqp10.types import Array, Described, Map, Symbol, UByte, UInt, ULong, UShort
+from headrace.errors import (
+    AccessRefused,
+    Corrupt,
+    HeadraceError,
+    NotFound,
+    PreconditionFailed,
+    ProtocolError,
+    Refused,
+    ResourceLocked,
+    TooLarge,
+    Unavailable,
+)
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
@@ -35,6 +45,7 @@ INCOMING_WINDOW: Final = 4096
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
 LINK_CREDIT: Final = 1024
 MAX_TAG_BYTES: Final = 32
+MAX_UINT: Final = 0xFFFFFFFF
 
 # Descriptors of the performatives.
 OPEN: Final = 0x10
@@ -48,11 +59,9 @@ END: Final = 0x17
 CLOSE: Final = 0x18
 SASL_MECHANISMS: Final = 0x40
 SASL_INIT: Final = 0x41
-SASL_CHALLENGE: Final = 0x42
-SASL_RESPONSE: Final = 0x43
 SASL_OUTCOME: Final = 0x44
 
-# Of what they hold.
+# Descriptors of values inside performatives.
 ERROR: Final = 0x1D
 RECEIVED: Final = 0x23
 ACCEPTED: Final = 0x24
@@ -67,7 +76,7 @@ DISCHARGE: Final = 0x32
 DECLARED: Final = 0x33
 TRANSACTIONAL_STATE: Final = 0x34
 
-# Of the sections of a message.
+# Descriptors of the sections of a message.
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
 MESSAGE_ANNOTATIONS: Final = 0x72
@@ -85,12 +94,11 @@ SENDER_MIXED: Final = 2
 RECEIVER_FIRST: Final = 0
 RECEIVER_SECOND: Final = 1
 
-# How a login ended.
+# Codes of a SASL outcome.
 SASL_OK: Final = 0
 SASL_AUTH: Final = 1
-SASL_SYSTEM: Final = 2
 
-# What goes wrong, by number: ProtocolError carries these, conditions.py has their names.
+# Error codes that ProtocolError carries.
 INTERNAL_ERROR: Final = 1
 DECODE_ERROR: Final = 2
 FRAMING_ERROR: Final = 3
@@ -115,117 +123,71 @@ UNAUTHORIZED: Final = 21
 NOT_FOUND: Final = 22
 CONTAINER_IN_USE: Final = 23
 
+_CONDITIONS: Final = {
+    INTERNAL_ERROR: "amqp:internal-error",
+    DECODE_ERROR: "amqp:decode-error",
+    FRAMING_ERROR: "amqp:connection:framing-error",
+    NOT_ALLOWED: "amqp:not-allowed",
+    INVALID_FIELD: "amqp:invalid-field",
+    NOT_IMPLEMENTED: "amqp:not-implemented",
+    ILLEGAL_STATE: "amqp:illegal-state",
+    FRAME_SIZE_TOO_SMALL: "amqp:frame-size-too-small",
+    UNATTACHED_HANDLE: "amqp:session:unattached-handle",
+    HANDLE_IN_USE: "amqp:session:handle-in-use",
+    WINDOW_VIOLATION: "amqp:session:window-violation",
+    ERRANT_LINK: "amqp:session:errant-link",
+    MESSAGE_SIZE_EXCEEDED: "amqp:link:message-size-exceeded",
+    TRANSFER_LIMIT_EXCEEDED: "amqp:link:transfer-limit-exceeded",
+    STOLEN: "amqp:link:stolen",
+    CONNECTION_FORCED: "amqp:connection:forced",
+    UNKNOWN_TRANSACTION: "amqp:transaction:unknown-id",
+    TRANSACTION_ROLLBACK: "amqp:transaction:rollback",
+    RESOURCE_LIMIT: "amqp:resource-limit-exceeded",
+    RESOURCE_DELETED: "amqp:resource-deleted",
+    UNAUTHORIZED: "amqp:unauthorized-access",
+    NOT_FOUND: "amqp:not-found",
+    CONTAINER_IN_USE: "amqp:invalid-field",
+}
+# The first kind that matches counts.
+_CONDITIONS_OF_KINDS: Final[tuple[tuple[type[HeadraceError], str], ...]] = (
+    (NotFound, "amqp:not-found"),
+    (AccessRefused, "amqp:unauthorized-access"),
+    (ResourceLocked, "amqp:resource-locked"),
+    (TooLarge, "amqp:link:message-size-exceeded"),
+    (PreconditionFailed, "amqp:precondition-failed"),
+    (Refused, "amqp:precondition-failed"),
+    (Corrupt, "amqp:internal-error"),
+    (Unavailable, "amqp:resource-limit-exceeded"),
+)
 
-MAX_UINT: Final = 0xFFFFFFFF
-
-
-@final
-class Fields:
-    """One list; fields beyond its end are null. Raises ProtocolError that names the field and what it should be."""
-
-    __slots__ = ("_name", "_values")
-
-    def __init__(self, name: str, values: list[object]) -> None:
-        self._name = name
-        self._values = values
-
-    def get(self, index: int) -> object:
-        return self._values[index] if index < len(self._values) else None
-
-    def text(self, index: int, field: str) -> str | None:
-        """A string, or a symbol where a careless client sends one."""
-        value = self.get(index)
-        if value is None or isinstance(value, str):
-            return None if value is None else str(value)
-        raise self._wrong(field, "a string", value)
-
-    def required_text(self, index: int, field: str) -> str:
-        value = self.text(index, field)
-        if value is None:
-            raise self._missing(field)
-        return value
-
-    def binary(self, index: int, field: str) -> bytes | None:
-        value = self.get(index)
-        if value is None or isinstance(value, bytes):
-            return value
-        raise self._wrong(field, "binary", value)
-
-    def number(self, index: int, field: str, default: int = 0) -> int:
-        value = self.get(index)
-        if value is None:
-            return default
-        if isinstance(value, UInt | UShort | UByte | ULong):
-            return int(value)
-        raise self._wrong(field, "an unsigned number", value)
-
-    def optional_number(self, index: int, field: str) -> int | None:
-        return None if self.get(index) is None else self.number(index, field)
-
-    def required_number(self, index: int, field: str) -> int:
-        if self.get(index) is None:
-            raise self._missing(field)
-        return self.number(index, field)
-
-    def flag(self, index: int, field: str, default: bool = False) -> bool:
-        value = self.get(index)
-        if value is None:
-            return default
-        if isinstance(value, bool):
-            return value
-        raise self._wrong(field, "true or false", value)
-
-    def required_flag(self, index: int, field: str) -> bool:
-        if self.get(index) is None:
-            raise self._missing(field)
-        return self.flag(index, field)
-
-    def table(self, index: int, field: str) -> Map:
-        value = self.get(index)
-        if value is None:
-            return Map()
-        if isinstance(value, Map):
-            return value
-        raise self._wrong(field, "a map", value)
-
-    def optional_table(self, index: int, field: str) -> Map | None:
-        return None if self.get(index) is None else self.table(index, field)
-
-    def symbols(self, index: int, field: str) -> list[str]:
-        """None, one or an array of them."""
-        value = self.get(index)
-        if value is None:
-            return []
-        items = value.items if isinstance(value, Array) else [value]
-        names: list[str] = []
-        for item in items:
-            if not isinstance(item, str):
-                raise self._wrong(field, "symbols", item)
-            names.append(str(item))
-        return names
-
-    def described(self, index: int, field: str) -> Described | None:
-        value = self.get(index)
-        if value is None or isinstance(value, Described):
-            return value
-        raise self._wrong(field, "a described value", value)
-
-    def _wrong(self, field: str, expected: str, value: object) -> ProtocolError:
-        what = type(value).__name__.lower()
-        return ProtocolError(DECODE_ERROR, f"the field '{field}' of {self._name} must be {expected}, not {what}")
-
-    def _missing(self, field: str) -> ProtocolError:
-        return ProtocolError(DECODE_ERROR, f"{self._name} lacks its field '{field}'")
+# These errors end one link or one session. All others end the connection.
+_OF_LINK: Final = frozenset(
+    {
+        MESSAGE_SIZE_EXCEEDED,
+        TRANSFER_LIMIT_EXCEEDED,
+        NOT_IMPLEMENTED,
+        INVALID_FIELD,
+        NOT_FOUND,
+        RESOURCE_LIMIT,
+        UNAUTHORIZED,
+    }
+)
+_OF_SESSION: Final = frozenset({UNATTACHED_HANDLE, HANDLE_IN_USE, WINDOW_VIOLATION, ERRANT_LINK, NOT_ALLOWED})
 
 
-def symbols(names: list[str]) -> Array | None:
-    """How several symbols are written; None for none."""
-    return Array(0xB3, [Symbol(name) for name in names]) if names else None
+def condition_of(error: HeadraceError) -> str:
+    """Return the standard name of an error."""
+    if isinstance(error, ProtocolError):
+        return _CONDITIONS.get(error.code, "amqp:internal-error")
+    for kind, condition in _CONDITIONS_OF_KINDS:
+        if isinstance(error, kind):
+            return condition
+    return "amqp:internal-error"
 
 
-def uint(value: int | None) -> UInt | None:
-    return None if value is None else UInt(value)
+def ends_link_only(error: HeadraceError) -> bool:
+    return not isinstance(error, ProtocolError) or error.code in _OF_LINK
 
 
-def symbol(text: str | None) -> Symbol | None:
-    return None if text is None else Symbol(text)
+def ends_session_only(error: ProtocolError) -> bool:
+    return error.code in _OF_SESSION

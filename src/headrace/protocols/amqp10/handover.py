@@ -1,10 +1,9 @@
-"""What a node that passes a client on must know of AMQP 1.0: where frames end, how to say goodbye, how to refuse."""
+"""AMQP 1.0 on a node that forwards clients to another: where frames end, how to say goodbye, how to refuse."""
 
 from typing import Final, final
 
 from headrace.net.handover import FindRedirect, Redirect, Refusal, Tracker
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
-from headrace.protocols.amqp10.conditions import MAX_CHARACTERS
 from headrace.protocols.amqp10.connection import ANONYMOUS, CONTAINER_ID, EXTERNAL, PLAIN
 from headrace.protocols.amqp10.frames import (
     AMQP,
@@ -16,7 +15,15 @@ from headrace.protocols.amqp10.frames import (
     SASL_HEADER,
     SASL_OK,
 )
-from headrace.protocols.amqp10.performatives import Close, Error, Open, SaslInit, SaslMechanisms, SaslOutcome
+from headrace.protocols.amqp10.performatives import (
+    MAX_CHARACTERS,
+    Close,
+    Error,
+    Open,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+)
 from headrace.protocols.amqp10.types import Map, Symbol
 
 _GOODBYE_SECONDS: Final = 2.0
@@ -30,7 +37,7 @@ REDIRECT: Final = "amqp:connection:redirect"
 
 @final
 class Amqp10Tracker(Tracker):
-    """Headers and frames as the server sends them."""
+    """Follows the headers and frames of the server."""
 
     def _measure(self, data: bytes, at: int, size: int) -> int:
         if size - at < HEADER_BYTES:
@@ -54,10 +61,7 @@ class Amqp10Tracker(Tracker):
 
 @final
 class Amqp10Refusal(Refusal):
-    """Lets a client open the connection, and closes it with where it is to go.
-
-    Who the client says it is does not matter, and is not looked at.
-    """
+    """Lets a client open the connection, and closes it with the address of another node. Logins are not checked."""
 
     def __init__(self, find_redirect: FindRedirect) -> None:
         super().__init__(find_redirect)
@@ -77,7 +81,7 @@ class Amqp10Refusal(Refusal):
             answer.max_frame_size = MAX_FRAME_SIZE
             answer.properties = Map.of({"amqp:connection-establishment-failed": True})
             self.send(encode_frame(0, answer.encode()))
-            self.send(encode_frame(0, Close(_error(self.elsewhere)).encode()))
+            self.send(encode_frame(0, Close(_error(self.redirect)).encode()))
             self.end(_GOODBYE_SECONDS)
         else:
             self.end()
@@ -94,7 +98,7 @@ class Amqp10Refusal(Refusal):
 
 
 def _error(elsewhere: Redirect) -> Error:
-    """AMQP 1.0 [2.8.15]: where to go instead; without that, only that it cannot be here."""
+    """Return the error with the other address [2.8.15], or without one if it is not known."""
     why = elsewhere.why[:MAX_CHARACTERS]
     if not elsewhere.address:
         return Error(FORCED, why)

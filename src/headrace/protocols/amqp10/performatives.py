@@ -1,80 +1,79 @@
-"""The performatives, delivery states and termini, as values. codec.py knows the frames around them."""
+"""Performatives, delivery states, termini and errors as values, with one table of fields each.
+
+One encoder and one decoder work over the tables. codec.py knows the frames around performatives, and has faster ways
+for transfers and dispositions. No sockets, no broker.
+"""
 
 from collections.abc import Callable
 from typing import Final, final
 
-from headrace.errors import ProtocolError
+from headrace.errors import HeadraceError, ProtocolError
 from headrace.protocols.amqp10 import frames
-from headrace.protocols.amqp10.frames import DECODE_ERROR, MAX_UINT, Fields, symbol, symbols, uint
+from headrace.protocols.amqp10.frames import DECODE_ERROR, MAX_UINT, condition_of
 from headrace.protocols.amqp10.types import Array, Described, Map, Symbol, UByte, UInt, ULong, UShort
-from headrace.protocols.amqp10.writing import encode_described
+from headrace.protocols.amqp10.values import descriptor_number, encode_described
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+class Composite:
+    """A list of typed fields under a descriptor. The table of its class names the fields."""
+
+    __slots__ = ()
+
+    def described(self) -> Described:
+        """Return the value as it stands inside another one."""
+        table = _TABLES[type(self)]
+        fields = table.values(self)
+        while table.trims_nulls and fields and fields[-1] is None:
+            fields.pop()
+        return Described(ULong(table.descriptor), fields)
+
+    def encode(self) -> bytes:
+        """Return the bytes, without the nulls at the end of the list."""
+        table = _TABLES[type(self)]
+        return encode_described(table.descriptor, table.values(self))
 
 
 @final
-class Error:
-    """Why something ended: a condition by its standard name, and a sentence."""
-
-    __slots__ = ("condition", "description", "info")
+class Error(Composite):
+    """The reason why something ended: a condition by its standard name, and a sentence."""
 
     def __init__(self, condition: str, description: str = "", info: Map | None = None) -> None:
         self.condition = condition
         self.description = description
         self.info = info
 
-    def described(self) -> Described:
-        fields: list[object] = [Symbol(self.condition), self.description or None, self.info]
-        return Described(ULong(frames.ERROR), fields)
-
     def __repr__(self) -> str:
         return f"Error({self.condition!r}, {self.description!r})"
 
 
-@final
-class Received:
-    """How far a delivery has come; nothing is decided."""
+class State(Composite):
+    """The state of a delivery."""
 
-    __slots__ = ("offset", "section")
 
-    def __init__(self, section: int, offset: int) -> None:
-        self.section = section
-        self.offset = offset
-
-    def described(self) -> Described:
-        return Described(ULong(frames.RECEIVED), [UInt(self.section), ULong(self.offset)])
+class Outcome(State):
+    """A state that ends a delivery."""
 
 
 @final
-class Accepted:
-    __slots__ = ()
-
-    def described(self) -> Described:
-        return Described(ULong(frames.ACCEPTED), [])
+class Accepted(Outcome):
+    """The delivery is done."""
 
 
 @final
-class Rejected:
-    __slots__ = ("error",)
-
+class Rejected(Outcome):
     def __init__(self, error: Error | None = None) -> None:
         self.error = error
 
-    def described(self) -> Described:
-        fields: list[object] = [] if self.error is None else [self.error.described()]
-        return Described(ULong(frames.REJECTED), fields)
+
+@final
+class Released(Outcome):
+    """The delivery goes back in line, untried."""
 
 
 @final
-class Released:
-    __slots__ = ()
-
-    def described(self) -> Described:
-        return Described(ULong(frames.RELEASED), [])
-
-
-@final
-class Modified:
-    __slots__ = ("annotations", "delivery_failed", "undeliverable_here")
-
+class Modified(Outcome):
     def __init__(
         self, delivery_failed: bool = False, undeliverable_here: bool = False, annotations: Map | None = None
     ) -> None:
@@ -82,115 +81,49 @@ class Modified:
         self.undeliverable_here = undeliverable_here
         self.annotations = annotations
 
-    def described(self) -> Described:
-        fields: list[object] = [self.delivery_failed, self.undeliverable_here, self.annotations]
-        return Described(ULong(frames.MODIFIED), fields)
+
+@final
+class Received(State):
+    """The progress of a delivery that nobody has decided on."""
+
+    def __init__(self, section: int, offset: int) -> None:
+        self.section = section
+        self.offset = offset
 
 
 @final
-class Declared:
-    """A transaction was begun."""
-
-    __slots__ = ("transaction",)
+class Declared(State):
+    """The answer to `declare`: a transaction has begun."""
 
     def __init__(self, transaction: bytes) -> None:
         self.transaction = transaction
 
-    def described(self) -> Described:
-        return Described(ULong(frames.DECLARED), [self.transaction])
-
 
 @final
-class Transactional:
-    """A state that holds once its transaction does."""
+class Transactional(State):
+    """A state that takes effect when its transaction commits."""
 
-    __slots__ = ("outcome", "transaction")
-
-    def __init__(self, transaction: bytes, outcome: "Outcome | None" = None) -> None:
+    def __init__(self, transaction: bytes, outcome: Outcome | None = None) -> None:
         self.transaction = transaction
         self.outcome = outcome
 
-    def described(self) -> Described:
-        fields: list[object] = [self.transaction]
-        if self.outcome is not None:
-            fields.append(self.outcome.described())
-        return Described(ULong(frames.TRANSACTIONAL_STATE), fields)
-
-
-Outcome = Accepted | Rejected | Released | Modified
-State = Outcome | Received | Declared | Transactional
 
 ACCEPTED: Final = Accepted()
 RELEASED: Final = Released()
 
 
-def state_of(value: Described | None) -> State | None:
-    """The state that a described list says; None for one that is not known, which then counts as not given."""
-    if value is None:
-        return None
-    number = value.descriptor
-    if isinstance(number, Symbol):
-        number = _NUMBERS.get(number)
-    if not isinstance(number, int) or not isinstance(value.value, list):
-        return None
-    fields = Fields("a delivery state", value.value)
-    if number == frames.ACCEPTED:
-        return ACCEPTED
-    if number == frames.RELEASED:
-        return RELEASED
-    if number == frames.REJECTED:
-        return Rejected(error_of(fields.described(0, "error")))
-    if number == frames.MODIFIED:
-        return Modified(
-            fields.flag(0, "delivery-failed"),
-            fields.flag(1, "undeliverable-here"),
-            fields.optional_table(2, "message-annotations"),
-        )
-    if number == frames.RECEIVED:
-        return Received(fields.number(0, "section-number"), fields.number(1, "section-offset"))
-    return _of_transactions(number, fields)
+@final
+class Declare(Composite):
+    """A request to a coordinator: begin a transaction."""
 
 
-def outcome_in(state: State | None) -> Outcome | None:
-    """The outcome that a state says, also one that a transaction has yet to make true."""
-    if isinstance(state, Transactional):
-        return state.outcome
-    return None if isinstance(state, Received | Declared) else state
+@final
+class Discharge(Composite):
+    """A request to a coordinator: end a transaction, with a rollback if `fail` is set."""
 
-
-def _of_transactions(number: int, fields: Fields) -> State | None:
-    if number == frames.DECLARED:
-        return Declared(_transaction(fields))
-    if number == frames.TRANSACTIONAL_STATE:
-        return Transactional(_transaction(fields), outcome_in(state_of(fields.described(1, "outcome"))))
-    return None
-
-
-def _transaction(fields: Fields) -> bytes:
-    transaction = fields.binary(0, "txn-id")
-    if transaction is None:
-        raise ProtocolError(DECODE_ERROR, "a state of a transaction lacks its field 'txn-id'")
-    return transaction
-
-
-def error_of(value: Described | None) -> Error | None:
-    if value is None or not isinstance(value.value, list):
-        return None
-    fields = Fields("an error", value.value)
-    return Error(
-        fields.text(0, "condition") or "", fields.text(1, "description") or "", fields.optional_table(2, "info")
-    )
-
-
-_NUMBERS: Final = {
-    "amqp:received:list": frames.RECEIVED,
-    "amqp:accepted:list": frames.ACCEPTED,
-    "amqp:rejected:list": frames.REJECTED,
-    "amqp:released:list": frames.RELEASED,
-    "amqp:modified:list": frames.MODIFIED,
-    "amqp:declared:list": frames.DECLARED,
-    "amqp:transactional-state:list": frames.TRANSACTIONAL_STATE,
-}
+    def __init__(self, transaction: bytes = b"", fail: bool = False) -> None:
+        self.transaction = transaction
+        self.fail = fail
 
 
 LINK_DETACH: Final = "link-detach"
@@ -203,62 +136,28 @@ CONFIGURATION: Final = 1
 UNSETTLED_STATE: Final = 2
 
 
-class Terminus:
-    """What both ends of a link have in common."""
-
-    __slots__ = ("address", "capabilities", "durable", "dynamic", "expiry_policy", "node_properties", "timeout")
+class Terminus(Composite):
+    """The fields that sources and targets share."""
 
     def __init__(self, address: str | None = None) -> None:
         self.address = address
         self.durable = NOT_DURABLE
         self.expiry_policy = SESSION_END
         self.timeout = 0
-        """Seconds that the terminus is kept after its expiry policy says that it is over."""
+        """Seconds from the event that `expiry_policy` names until the terminus expires."""
         self.dynamic = False
         self.node_properties = Map()
         self.capabilities: list[str] = []
 
     @property
-    def stays(self) -> bool:
-        """Whether anything is left of the link when it is detached."""
-        return self.expiry_policy != LINK_DETACH or self.timeout > 0
-
-    @property
-    def ends_with_session(self) -> bool:
-        """Whether nothing is left of the link when its session is over."""
-        return self.expiry_policy == SESSION_END and not self.timeout
-
-    @property
     def lasts(self) -> bool:
-        """Whether anything is left of the link when its connection is lost."""
+        """True if the terminus outlives its connection."""
         return self.expiry_policy == NEVER or self.timeout > 0
-
-    def read(self, fields: Fields) -> None:
-        """Take the first fields, which sources and targets share, from a list. Raises ProtocolError."""
-        self.address = fields.text(0, "address")
-        self.durable = fields.number(1, "durable")
-        self.expiry_policy = fields.text(2, "expiry-policy") or SESSION_END
-        self.timeout = fields.number(3, "timeout")
-        self.dynamic = fields.flag(4, "dynamic")
-        self.node_properties = fields.table(5, "dynamic-node-properties")
-
-    def values(self) -> list[object]:
-        """Those fields."""
-        return [
-            self.address,
-            uint(self.durable),
-            Symbol(self.expiry_policy),
-            uint(self.timeout),
-            self.dynamic,
-            self.node_properties if self.node_properties.pairs else None,
-        ]
 
 
 @final
 class Source(Terminus):
-    """Where messages of a link come from."""
-
-    __slots__ = ("default_outcome", "distribution_mode", "filter", "outcomes")
+    """The node that a link's messages come from."""
 
     def __init__(self, address: str | None = None) -> None:
         super().__init__(address)
@@ -267,99 +166,36 @@ class Source(Terminus):
         self.default_outcome: State | None = None
         self.outcomes: list[str] = []
 
-    def described(self) -> Described:
-        fields: list[object] = [
-            *self.values(),
-            symbol(self.distribution_mode or None),
-            self.filter if self.filter.pairs else None,
-            None if self.default_outcome is None else self.default_outcome.described(),
-            symbols(self.outcomes),
-            symbols(self.capabilities),
-        ]
-        return Described(ULong(frames.SOURCE), fields)
-
 
 @final
 class Target(Terminus):
-    """Where messages of a link go to."""
-
-    __slots__ = ()
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether it is stored by its tag what was accepted here."""
-        return self.durable == UNSETTLED_STATE and self.lasts
-
-    def described(self) -> Described:
-        return Described(ULong(frames.TARGET), [*self.values(), symbols(self.capabilities)])
+    """The node that a link's messages go to."""
 
 
 @final
-class Coordinator:
+class Coordinator(Composite):
     """The target of a link that controls transactions."""
-
-    __slots__ = ("capabilities",)
 
     def __init__(self, capabilities: list[str]) -> None:
         self.capabilities = capabilities
 
-    def described(self) -> Described:
-        return Described(ULong(frames.COORDINATOR), [symbols(self.capabilities)])
+
+# -- performatives ---------------------------------------------------------------------------------------------------
 
 
-def source_of(value: Described | None) -> Source | None:
-    """Raises ProtocolError when a field is not what it must be."""
-    values = _list(value, frames.SOURCE, "amqp:source:list")
-    if values is None:
-        return None
-    fields = Fields("a source", values)
-    source = Source()
-    source.read(fields)
-    source.distribution_mode = fields.text(6, "distribution-mode") or ""
-    source.filter = fields.table(7, "filter")
-    source.default_outcome = state_of(fields.described(8, "default-outcome"))
-    source.outcomes = fields.symbols(9, "outcomes")
-    source.capabilities = fields.symbols(10, "capabilities")
-    return source
+class Performative(Composite):
+    """The content of one frame."""
 
+    __slots__ = ("channel",)
 
-def target_of(value: Described | None) -> Target | Coordinator | None:
-    """Raises ProtocolError when a field is not what it must be."""
-    coordinator = _list(value, frames.COORDINATOR, "amqp:coordinator:list")
-    if coordinator is not None:
-        return Coordinator(Fields("a coordinator", coordinator).symbols(0, "capabilities"))
-    values = _list(value, frames.TARGET, "amqp:target:list")
-    if values is None:
-        return None
-    fields = Fields("a target", values)
-    target = Target()
-    target.read(fields)
-    target.capabilities = fields.symbols(6, "capabilities")
-    return target
-
-
-def _list(value: Described | None, number: int, name: str) -> list[object] | None:
-    if value is None or value.descriptor not in (number, name) or not isinstance(value.value, list):
-        return None
-    return value.value
+    def __init__(self) -> None:
+        self.channel = 0
 
 
 @final
-class Open:
-    __slots__ = (
-        "channel",
-        "channel_max",
-        "container_id",
-        "desired",
-        "hostname",
-        "idle_timeout",
-        "max_frame_size",
-        "offered",
-        "properties",
-    )
-
+class Open(Performative):
     def __init__(self, container_id: str, hostname: str | None = None) -> None:
-        self.channel = 0
+        super().__init__()
         self.container_id = container_id
         self.hostname = hostname
         self.max_frame_size = MAX_UINT
@@ -369,68 +205,24 @@ class Open:
         self.desired: list[str] = []
         self.properties = Map()
 
-    def encode(self) -> bytes:
-        fields: list[object] = [
-            self.container_id,
-            self.hostname,
-            uint(self.max_frame_size),
-            UShort(self.channel_max),
-            uint(self.idle_timeout or None),
-            None,
-            None,
-            symbols(self.offered),
-            symbols(self.desired),
-            self.properties if self.properties.pairs else None,
-        ]
-        return encode_described(frames.OPEN, fields)
-
 
 @final
-class Begin:
-    __slots__ = ("channel", "handle_max", "incoming_window", "next_outgoing_id", "outgoing_window", "remote_channel")
-
+class Begin(Performative):
     def __init__(self, remote_channel: int | None, next_outgoing_id: int, incoming: int, outgoing: int) -> None:
-        self.channel = 0
+        super().__init__()
         self.remote_channel = remote_channel
         self.next_outgoing_id = next_outgoing_id
         self.incoming_window = incoming
         self.outgoing_window = outgoing
         self.handle_max = MAX_UINT
 
-    def encode(self) -> bytes:
-        fields: list[object] = [
-            None if self.remote_channel is None else UShort(self.remote_channel),
-            uint(self.next_outgoing_id),
-            uint(self.incoming_window),
-            uint(self.outgoing_window),
-            uint(self.handle_max),
-        ]
-        return encode_described(frames.BEGIN, fields)
-
 
 @final
-class Attach:
-    """`is_receiver` is the role of whoever sends it."""
-
-    __slots__ = (
-        "channel",
-        "handle",
-        "incomplete_unsettled",
-        "initial_delivery_count",
-        "is_receiver",
-        "max_message_size",
-        "name",
-        "offered_capabilities",
-        "properties",
-        "receiver_settles",
-        "sender_settles",
-        "source",
-        "target",
-        "unsettled",
-    )
+class Attach(Performative):
+    """`is_receiver` is the role of the side that sends it."""
 
     def __init__(self, name: str, handle: int, is_receiver: bool) -> None:
-        self.channel = 0
+        super().__init__()
         self.name = name
         self.handle = handle
         self.is_receiver = is_receiver
@@ -439,50 +231,18 @@ class Attach:
         self.source: Source | None = None
         self.target: Target | Coordinator | None = None
         self.unsettled: Map | None = None
+        """Deliveries that the peer wants to resume. The broker resumes none: it neither reads nor writes this field."""
         self.incomplete_unsettled = False
-        self.initial_delivery_count = 0
+        self.initial_delivery_count: int | None = None if is_receiver else 0
         self.max_message_size = 0
         self.offered_capabilities: list[str] = []
         self.properties = Map()
 
-    def encode(self) -> bytes:
-        fields: list[object] = [
-            self.name,
-            uint(self.handle),
-            self.is_receiver,
-            UByte(self.sender_settles),
-            UByte(self.receiver_settles),
-            None if self.source is None else self.source.described(),
-            None if self.target is None else self.target.described(),
-            self.unsettled,
-            self.incomplete_unsettled or None,
-            None if self.is_receiver else uint(self.initial_delivery_count),
-            ULong(self.max_message_size) if self.max_message_size else None,
-            symbols(self.offered_capabilities),
-            None,
-            self.properties if self.properties.pairs else None,
-        ]
-        return encode_described(frames.ATTACH, fields)
-
 
 @final
-class Flow:
-    __slots__ = (
-        "available",
-        "channel",
-        "delivery_count",
-        "drain",
-        "echo",
-        "handle",
-        "incoming_window",
-        "link_credit",
-        "next_incoming_id",
-        "next_outgoing_id",
-        "outgoing_window",
-    )
-
+class Flow(Performative):
     def __init__(self) -> None:
-        self.channel = 0
+        super().__init__()
         self.next_incoming_id: int | None = None
         self.incoming_window = 0
         self.next_outgoing_id = 0
@@ -494,30 +254,14 @@ class Flow:
         self.drain = False
         self.echo = False
 
-    def encode(self) -> bytes:
-        fields: list[object] = [
-            uint(self.next_incoming_id),
-            uint(self.incoming_window),
-            uint(self.next_outgoing_id),
-            uint(self.outgoing_window),
-            uint(self.handle),
-            uint(self.delivery_count),
-            uint(self.link_credit),
-            uint(self.available),
-            self.drain or None,
-            self.echo or None,
-        ]
-        return encode_described(frames.FLOW, fields)
-
 
 @final
-class Transfer:
-    """A piece of a delivery: `payload` is what stands behind the performative in its frame."""
+class Transfer(Performative):
+    """A piece of a delivery. `payload` holds the bytes behind the performative in its frame."""
 
     __slots__ = (
         "aborted",
         "batchable",
-        "channel",
         "handle",
         "id",
         "message_format",
@@ -534,7 +278,7 @@ class Transfer:
         self.channel = channel
         self.handle = handle
         self.id = -1
-        """-1 where it is not said, as after the first piece."""
+        """-1 if the piece does not carry it, as after the first piece."""
         self.tag: bytes | None = None
         self.message_format = 0
         self.settled: bool | None = None
@@ -546,26 +290,10 @@ class Transfer:
         self.batchable = False
         self.payload = b""
 
-    def encode(self) -> bytes:
-        fields: list[object] = [
-            uint(self.handle),
-            uint(self.id) if self.id >= 0 else None,
-            self.tag,
-            uint(self.message_format),
-            self.settled,
-            self.more or None,
-            None if self.receiver_settles is None else UByte(self.receiver_settles),
-            None if self.state is None else self.state.described(),
-            self.resume or None,
-            self.aborted or None,
-            self.batchable or None,
-        ]
-        return encode_described(frames.TRANSFER, fields)
-
 
 @final
-class Disposition:
-    __slots__ = ("channel", "first", "is_receiver", "last", "settled", "state")
+class Disposition(Performative):
+    __slots__ = ("first", "is_receiver", "range_end", "settled", "state")
 
     def __init__(
         self, channel: int, is_receiver: bool, first: int, last: int, settled: bool, state: State | None
@@ -573,219 +301,470 @@ class Disposition:
         self.channel = channel
         self.is_receiver = is_receiver
         self.first = first
-        self.last = last
+        self.range_end: int | None = None if last == first else last
+        """The last delivery; None if the disposition is about one delivery."""
         self.settled = settled
         self.state = state
 
-    def encode(self) -> bytes:
-        fields: list[object] = [
-            self.is_receiver,
-            uint(self.first),
-            None if self.last == self.first else uint(self.last),
-            self.settled,
-            None if self.state is None else self.state.described(),
-        ]
-        return encode_described(frames.DISPOSITION, fields)
+    @property
+    def last(self) -> int:
+        return self.first if self.range_end is None else self.range_end
 
 
 @final
-class Detach:
-    __slots__ = ("channel", "closed", "error", "handle")
-
+class Detach(Performative):
     def __init__(self, handle: int, closed: bool, error: Error | None = None) -> None:
-        self.channel = 0
+        super().__init__()
         self.handle = handle
         self.closed = closed
         self.error = error
 
-    def encode(self) -> bytes:
-        return encode_described(frames.DETACH, [uint(self.handle), self.closed, _described(self.error)])
-
 
 @final
-class End:
-    __slots__ = ("channel", "error")
-
+class End(Performative):
     def __init__(self, error: Error | None = None) -> None:
-        self.channel = 0
+        super().__init__()
         self.error = error
 
-    def encode(self) -> bytes:
-        return encode_described(frames.END, [_described(self.error)])
-
 
 @final
-class Close:
-    __slots__ = ("channel", "error")
-
+class Close(Performative):
     def __init__(self, error: Error | None = None) -> None:
-        self.channel = 0
+        super().__init__()
         self.error = error
 
-    def encode(self) -> bytes:
-        return encode_described(frames.CLOSE, [_described(self.error)])
-
 
 @final
-class SaslMechanisms:
-    __slots__ = ("mechanisms",)
-
+class SaslMechanisms(Performative):
     def __init__(self, mechanisms: list[str]) -> None:
+        super().__init__()
         self.mechanisms = mechanisms
 
-    def encode(self) -> bytes:
-        array = Array(0xB3, [Symbol(name) for name in self.mechanisms])
-        return encode_described(frames.SASL_MECHANISMS, [array])
-
 
 @final
-class SaslInit:
-    __slots__ = ("channel", "hostname", "mechanism", "response")
-
+class SaslInit(Performative):
     def __init__(self, mechanism: str, response: bytes | None, hostname: str | None = None) -> None:
-        self.channel = 0
+        super().__init__()
         self.mechanism = mechanism
         self.response = response
         self.hostname = hostname
 
-    def encode(self) -> bytes:
-        return encode_described(frames.SASL_INIT, [Symbol(self.mechanism), self.response, self.hostname])
+
+@final
+class SaslOutcome(Performative):
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
 
 
 @final
-class SaslOutcome:
-    __slots__ = ("code",)
+class _Kind:
+    """One type of field: its name in errors, the types that it takes, and how it is read and written."""
 
-    def __init__(self, code: int) -> None:
-        self.code = code
+    __slots__ = ("expected", "read", "types", "write")
 
-    def encode(self) -> bytes:
-        return encode_described(frames.SASL_OUTCOME, [UByte(self.code)])
+    def __init__(
+        self,
+        expected: str,
+        types: tuple[type, ...],
+        read: Callable[..., object] | None = None,
+        write: Callable[..., object] | None = None,
+    ) -> None:
+        self.expected = expected
+        self.types = types
+        self.read = read
+        """Makes the attribute of the field; None if they are the same. Raises TypeError."""
+        self.write = write
 
 
-Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close | SaslInit
+@final
+class _Field:
+    """One field of a table."""
+
+    __slots__ = ("attribute", "is_required", "kind", "name", "omits_empty")
+
+    def __init__(self, name: str, kind: _Kind, attribute: str, is_required: bool, omits_empty: bool) -> None:
+        self.name = name
+        self.kind = kind
+        self.attribute = attribute
+        self.is_required = is_required
+        self.omits_empty = omits_empty
+        """True if zero, false and empty values are written as null."""
+
+
+@final
+class _Table:
+    """The fields of one class in their order; None for a field that is neither read nor written."""
+
+    __slots__ = ("descriptor", "fields", "make", "name", "trims_nulls")
+
+    def __init__(
+        self,
+        descriptor: int,
+        name: str,
+        make: Callable[[], Composite],
+        *fields: _Field | None,
+        trims_nulls: bool = False,
+    ) -> None:
+        self.descriptor = descriptor
+        self.name = name
+        self.make = make
+        """Makes a value with the default of each field."""
+        self.fields = fields
+        self.trims_nulls = trims_nulls
+        """True if the value loses the nulls at its end inside another one. Stored termini keep them."""
+
+    def values(self, composite: Composite) -> list[object]:
+        """Return the fields of a value, as AMQP has them."""
+        found: list[object] = []
+        for field in self.fields:
+            value = None if field is None else getattr(composite, field.attribute)
+            if value is None or field is None or (field.omits_empty and _is_empty(value)):
+                found.append(None)
+            else:
+                write = field.kind.write
+                found.append(value if write is None else write(value))
+        return found
+
+    def decode(self, values: list[object]) -> Composite:
+        """Make a value of a list. Fields beyond the end of the list are null.
+
+        Raises ProtocolError with the name and the type of a wrong field.
+        """
+        found = self.make()
+        for index, field in enumerate(self.fields):
+            if field is None:
+                continue
+            value = values[index] if index < len(values) else None
+            if value is not None:
+                setattr(found, field.attribute, self._read(field, value))
+            elif field.is_required:
+                raise ProtocolError(DECODE_ERROR, f"{self.name} lacks its field '{field.name}'")
+        return found
+
+    def _read(self, field: _Field, value: object) -> object:
+        kind = field.kind
+        try:
+            if isinstance(value, kind.types):
+                return value if kind.read is None else kind.read(value)
+        except TypeError:
+            pass  # an array of something else
+        text = f"must be {kind.expected}, not {type(value).__name__.lower()}"
+        raise ProtocolError(DECODE_ERROR, f"the field '{field.name}' of {self.name} {text}")
+
+
+def _is_empty(value: object) -> bool:
+    return not value.pairs if isinstance(value, Map) else not value
+
+
+def _field(name: str, kind: _Kind, attribute: str = "", omits_empty: bool = False) -> _Field:
+    return _Field(name, kind, attribute or name.replace("-", "_"), False, omits_empty)
+
+
+def _required(name: str, kind: _Kind, attribute: str = "") -> _Field:
+    return _Field(name, kind, attribute or name.replace("-", "_"), True, False)
+
+
+def _read_symbols(value: str | Array) -> list[str]:
+    """Take one symbol or an array of symbols."""
+    items = value.items if isinstance(value, Array) else [value]
+    if not all([isinstance(item, str) for item in items]):
+        raise TypeError
+    return [str(item) for item in items]
+
+
+def _write_symbols(names: list[str]) -> Array | None:
+    return Array(0xB3, [Symbol(name) for name in names]) if names else None
+
+
+def _write_uint(value: int) -> UInt | None:
+    """Write a number; a negative one stands for null."""
+    return UInt(value) if value >= 0 else None
+
+
+def _read_error(value: Described) -> Composite | None:
+    return _ERROR.decode(value.value) if isinstance(value.value, list) else None
+
+
+def _read_outcome(value: Described) -> "Outcome | None":
+    return outcome_in(state_of(value))
+
+
+def _write_nested(value: Composite) -> Described:
+    return value.described()
+
+
+_NUMBERS: Final = (UInt, UShort, UByte, ULong)
+_TEXT: Final = _Kind("a string", (str,), str)
+_SYMBOL: Final = _Kind("a string", (str,), str, Symbol)
+_SYMBOLS: Final = _Kind("symbols", (str, Array), _read_symbols, _write_symbols)
+_BINARY: Final = _Kind("binary", (bytes,))
+_UBYTE: Final = _Kind("an unsigned number", _NUMBERS, int, UByte)
+_USHORT: Final = _Kind("an unsigned number", _NUMBERS, int, UShort)
+_UINT: Final = _Kind("an unsigned number", _NUMBERS, int, _write_uint)
+_ULONG: Final = _Kind("an unsigned number", _NUMBERS, int, ULong)
+_FLAG: Final = _Kind("true or false", (bool,))
+_MAP: Final = _Kind("a map", (Map,))
+_NESTED: Final = "a described value"
+_AN_ERROR: Final = _Kind(_NESTED, (Described,), _read_error, _write_nested)
+_A_STATE: Final = _Kind(_NESTED, (Described,), lambda value: state_of(value), _write_nested)
+_AN_OUTCOME: Final = _Kind(_NESTED, (Described,), _read_outcome, _write_nested)
+_A_SOURCE: Final = _Kind(_NESTED, (Described,), lambda value: source_of(value), _write_nested)
+_A_TARGET: Final = _Kind(_NESTED, (Described,), lambda value: target_of(value), _write_nested)
+
+_TERMINUS_FIELDS: Final = (
+    _field("address", _TEXT),
+    _field("durable", _UINT),
+    _field("expiry-policy", _SYMBOL),
+    _field("timeout", _UINT),
+    _field("dynamic", _FLAG),
+    _field("dynamic-node-properties", _MAP, "node_properties", omits_empty=True),
+)
+_ERROR: Final = _Table(
+    frames.ERROR,
+    "an error",
+    lambda: Error(""),
+    _field("condition", _SYMBOL),
+    _field("description", _TEXT, omits_empty=True),
+    _field("info", _MAP),
+)
+
+_TABLES: Final[dict[type, _Table]] = {
+    Error: _ERROR,
+    Received: _Table(
+        frames.RECEIVED,
+        "a delivery state",
+        lambda: Received(0, 0),
+        _field("section-number", _UINT, "section"),
+        _field("section-offset", _ULONG, "offset"),
+    ),
+    Accepted: _Table(frames.ACCEPTED, "a delivery state", lambda: ACCEPTED),
+    Rejected: _Table(frames.REJECTED, "a delivery state", Rejected, _field("error", _AN_ERROR), trims_nulls=True),
+    Released: _Table(frames.RELEASED, "a delivery state", lambda: RELEASED),
+    Modified: _Table(
+        frames.MODIFIED,
+        "a delivery state",
+        Modified,
+        _field("delivery-failed", _FLAG),
+        _field("undeliverable-here", _FLAG),
+        _field("message-annotations", _MAP, "annotations"),
+    ),
+    Declared: _Table(
+        frames.DECLARED,
+        "a state of a transaction",
+        lambda: Declared(b""),
+        _required("txn-id", _BINARY, "transaction"),
+    ),
+    Transactional: _Table(
+        frames.TRANSACTIONAL_STATE,
+        "a state of a transaction",
+        lambda: Transactional(b""),
+        _required("txn-id", _BINARY, "transaction"),
+        _field("outcome", _AN_OUTCOME),
+        trims_nulls=True,
+    ),
+    Declare: _Table(frames.DECLARE, "declare", Declare),
+    Discharge: _Table(
+        frames.DISCHARGE, "discharge", Discharge, _field("txn-id", _BINARY, "transaction"), _field("fail", _FLAG)
+    ),
+    Source: _Table(
+        frames.SOURCE,
+        "a source",
+        Source,
+        *_TERMINUS_FIELDS,
+        _field("distribution-mode", _SYMBOL, omits_empty=True),
+        _field("filter", _MAP, omits_empty=True),
+        _field("default-outcome", _A_STATE),
+        _field("outcomes", _SYMBOLS),
+        _field("capabilities", _SYMBOLS),
+    ),
+    Target: _Table(frames.TARGET, "a target", Target, *_TERMINUS_FIELDS, _field("capabilities", _SYMBOLS)),
+    Coordinator: _Table(frames.COORDINATOR, "a coordinator", lambda: Coordinator([]), _field("capabilities", _SYMBOLS)),
+    Open: _Table(
+        frames.OPEN,
+        "open",
+        lambda: Open(""),
+        _required("container-id", _TEXT),
+        _field("hostname", _TEXT),
+        _field("max-frame-size", _UINT),
+        _field("channel-max", _USHORT),
+        _field("idle-time-out", _UINT, "idle_timeout", omits_empty=True),
+        None,  # outgoing-locales
+        None,  # incoming-locales
+        _field("offered-capabilities", _SYMBOLS, "offered"),
+        _field("desired-capabilities", _SYMBOLS, "desired"),
+        _field("properties", _MAP, omits_empty=True),
+    ),
+    Begin: _Table(
+        frames.BEGIN,
+        "begin",
+        lambda: Begin(None, 0, 0, 0),
+        _field("remote-channel", _USHORT),
+        _required("next-outgoing-id", _UINT),
+        _required("incoming-window", _UINT),
+        _required("outgoing-window", _UINT),
+        _field("handle-max", _UINT),
+    ),
+    Attach: _Table(
+        frames.ATTACH,
+        "attach",
+        lambda: Attach("", 0, True),
+        _required("name", _TEXT),
+        _required("handle", _UINT),
+        _required("role", _FLAG, "is_receiver"),
+        _field("snd-settle-mode", _UBYTE, "sender_settles"),
+        _field("rcv-settle-mode", _UBYTE, "receiver_settles"),
+        _field("source", _A_SOURCE),
+        _field("target", _A_TARGET),
+        _field("unsettled", _MAP),
+        _field("incomplete-unsettled", _FLAG, omits_empty=True),
+        _field("initial-delivery-count", _UINT),
+        _field("max-message-size", _ULONG, omits_empty=True),
+        _field("offered-capabilities", _SYMBOLS),
+        None,  # desired-capabilities
+        _field("properties", _MAP, omits_empty=True),
+    ),
+    Flow: _Table(
+        frames.FLOW,
+        "flow",
+        Flow,
+        _field("next-incoming-id", _UINT),
+        _required("incoming-window", _UINT),
+        _required("next-outgoing-id", _UINT),
+        _required("outgoing-window", _UINT),
+        _field("handle", _UINT),
+        _field("delivery-count", _UINT),
+        _field("link-credit", _UINT),
+        _field("available", _UINT),
+        _field("drain", _FLAG, omits_empty=True),
+        _field("echo", _FLAG, omits_empty=True),
+    ),
+    Transfer: _Table(
+        frames.TRANSFER,
+        "transfer",
+        lambda: Transfer(0, 0),
+        _required("handle", _UINT),
+        _field("delivery-id", _UINT, "id"),
+        _field("delivery-tag", _BINARY, "tag"),
+        _field("message-format", _UINT),
+        _field("settled", _FLAG),
+        _field("more", _FLAG, omits_empty=True),
+        _field("rcv-settle-mode", _UBYTE, "receiver_settles"),
+        _field("state", _A_STATE),
+        _field("resume", _FLAG, omits_empty=True),
+        _field("aborted", _FLAG, omits_empty=True),
+        _field("batchable", _FLAG, omits_empty=True),
+    ),
+    Disposition: _Table(
+        frames.DISPOSITION,
+        "disposition",
+        lambda: Disposition(0, False, 0, 0, False, None),
+        _required("role", _FLAG, "is_receiver"),
+        _required("first", _UINT),
+        _field("last", _UINT, "range_end"),
+        _field("settled", _FLAG),
+        _field("state", _A_STATE),
+    ),
+    Detach: _Table(
+        frames.DETACH,
+        "detach",
+        lambda: Detach(0, False),
+        _required("handle", _UINT),
+        _field("closed", _FLAG),
+        _field("error", _AN_ERROR),
+    ),
+    End: _Table(frames.END, "end", End, _field("error", _AN_ERROR)),
+    Close: _Table(frames.CLOSE, "close", Close, _field("error", _AN_ERROR)),
+    SaslMechanisms: _Table(
+        frames.SASL_MECHANISMS,
+        "sasl-mechanisms",
+        lambda: SaslMechanisms([]),
+        _required("sasl-server-mechanisms", _SYMBOLS, "mechanisms"),
+    ),
+    SaslInit: _Table(
+        frames.SASL_INIT,
+        "sasl-init",
+        lambda: SaslInit("", None),
+        _required("mechanism", _SYMBOL),
+        _field("initial-response", _BINARY, "response"),
+        _field("hostname", _TEXT),
+    ),
+    SaslOutcome: _Table(frames.SASL_OUTCOME, "sasl-outcome", lambda: SaslOutcome(0), _required("code", _UBYTE)),
+}
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _by_number(*kinds: type[Composite]) -> dict[int, _Table]:
+    return {_TABLES[kind].descriptor: _TABLES[kind] for kind in kinds}
+
+
+_FROM_CLIENTS: Final = _by_number(Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close, SaslInit)
+_STATES: Final = _by_number(Received, Accepted, Rejected, Released, Modified, Declared, Transactional)
+_SOURCES: Final = _by_number(Source)
+_TARGETS: Final = _by_number(Target, Coordinator)
+_REQUESTS: Final = _by_number(Declare, Discharge)
 
 
 def decode_performative(descriptor: int, values: list[object]) -> Performative:
-    """The performative of this number with these fields. Raises ProtocolError when it is none."""
-    decode = _DECODERS.get(descriptor)
-    if decode is None:
+    """Decode a performative that clients send. Raises ProtocolError."""
+    table = _FROM_CLIENTS.get(descriptor)
+    if table is None:
         raise ProtocolError(DECODE_ERROR, f"there is no performative {descriptor:#x}")
-    return decode(values)
-
-
-def _open(values: list[object]) -> Open:
-    fields = Fields("open", values)
-    found = Open(fields.required_text(0, "container-id"), fields.text(1, "hostname"))
-    found.max_frame_size = fields.number(2, "max-frame-size", MAX_UINT)
-    found.channel_max = fields.number(3, "channel-max", 0xFFFF)
-    found.idle_timeout = fields.number(4, "idle-time-out")
-    found.offered = fields.symbols(7, "offered-capabilities")
-    found.desired = fields.symbols(8, "desired-capabilities")
-    found.properties = fields.table(9, "properties")
+    found = table.decode(values)
+    assert isinstance(found, Performative)
     return found
 
 
-def _begin(values: list[object]) -> Begin:
-    fields = Fields("begin", values)
-    found = Begin(
-        fields.optional_number(0, "remote-channel"),
-        fields.required_number(1, "next-outgoing-id"),
-        fields.required_number(2, "incoming-window"),
-        fields.required_number(3, "outgoing-window"),
-    )
-    found.handle_max = fields.number(4, "handle-max", MAX_UINT)
+def state_of(value: Described | None) -> State | None:
+    """Return the state of a described list; None if it is unknown, as if it were absent. Raises ProtocolError."""
+    found = _nested(_STATES, value)
+    return found if isinstance(found, State) else None
+
+
+def outcome_in(state: State | None) -> Outcome | None:
+    """Return the outcome of a state, also of one that waits for its transaction."""
+    if isinstance(state, Transactional):
+        return state.outcome
+    return state if isinstance(state, Outcome) else None
+
+
+def source_of(value: Described | None) -> Source | None:
+    """Raises ProtocolError if a field has the wrong type."""
+    found = _nested(_SOURCES, value)
+    return found if isinstance(found, Source) else None
+
+
+def target_of(value: Described | None) -> Target | Coordinator | None:
+    """Raises ProtocolError if a field has the wrong type."""
+    found = _nested(_TARGETS, value)
+    return found if isinstance(found, Target | Coordinator) else None
+
+
+def request_of(value: Described) -> Declare | Discharge:
+    """Return a request to a coordinator. Raises ProtocolError if a field has the wrong type."""
+    found = _nested(_REQUESTS, value)
+    assert isinstance(found, Declare | Discharge)
     return found
 
 
-def _attach(values: list[object]) -> Attach:
-    fields = Fields("attach", values)
-    found = Attach(
-        fields.required_text(0, "name"), fields.required_number(1, "handle"), fields.required_flag(2, "role")
-    )
-    found.sender_settles = fields.number(3, "snd-settle-mode", frames.SENDER_MIXED)
-    found.receiver_settles = fields.number(4, "rcv-settle-mode", frames.RECEIVER_FIRST)
-    found.source = source_of(fields.described(5, "source"))
-    found.target = target_of(fields.described(6, "target"))
-    found.unsettled = fields.optional_table(7, "unsettled")
-    found.incomplete_unsettled = fields.flag(8, "incomplete-unsettled")
-    found.initial_delivery_count = fields.number(9, "initial-delivery-count")
-    found.max_message_size = fields.number(10, "max-message-size")
-    found.offered_capabilities = fields.symbols(11, "offered-capabilities")
-    found.properties = fields.table(13, "properties")
-    return found
+def _nested(tables: dict[int, _Table], value: Described | None) -> Composite | None:
+    if value is None or not isinstance(value.value, list):
+        return None
+    table = tables.get(descriptor_number(value.descriptor))
+    return None if table is None else table.decode(value.value)
 
 
-def _flow(values: list[object]) -> Flow:
-    fields = Fields("flow", values)
-    found = Flow()
-    found.next_incoming_id = fields.optional_number(0, "next-incoming-id")
-    found.incoming_window = fields.required_number(1, "incoming-window")
-    found.next_outgoing_id = fields.required_number(2, "next-outgoing-id")
-    found.outgoing_window = fields.required_number(3, "outgoing-window")
-    found.handle = fields.optional_number(4, "handle")
-    found.delivery_count = fields.optional_number(5, "delivery-count")
-    found.link_credit = fields.optional_number(6, "link-credit")
-    found.available = fields.optional_number(7, "available")
-    found.drain = fields.flag(8, "drain")
-    found.echo = fields.flag(9, "echo")
-    return found
+MAX_CHARACTERS: Final = 400
+"""Longest text of an error: it fits into the smallest frame."""
 
 
-def _transfer(values: list[object]) -> Transfer:
-    fields = Fields("transfer", values)
-    found = Transfer(0, fields.required_number(0, "handle"))
-    found.id = fields.number(1, "delivery-id", -1)
-    found.tag = fields.binary(2, "delivery-tag")
-    found.message_format = fields.number(3, "message-format")
-    found.settled = None if fields.get(4) is None else fields.flag(4, "settled")
-    found.more = fields.flag(5, "more")
-    found.receiver_settles = fields.optional_number(6, "rcv-settle-mode")
-    found.state = state_of(fields.described(7, "state"))
-    found.resume = fields.flag(8, "resume")
-    found.aborted = fields.flag(9, "aborted")
-    found.batchable = fields.flag(10, "batchable")
-    return found
-
-
-def _disposition(values: list[object]) -> Disposition:
-    fields = Fields("disposition", values)
-    first = fields.required_number(1, "first")
-    return Disposition(
-        0,
-        fields.required_flag(0, "role"),
-        first,
-        fields.number(2, "last", first),
-        fields.flag(3, "settled"),
-        state_of(fields.described(4, "state")),
-    )
-
-
-def _detach(values: list[object]) -> Detach:
-    fields = Fields("detach", values)
-    return Detach(fields.required_number(0, "handle"), fields.flag(1, "closed"), error_of(fields.described(2, "error")))
-
-
-def _sasl_init(values: list[object]) -> SaslInit:
-    fields = Fields("sasl-init", values)
-    return SaslInit(
-        fields.required_text(0, "mechanism"), fields.binary(1, "initial-response"), fields.text(2, "hostname")
-    )
-
-
-def _described(error: Error | None) -> object:
-    return None if error is None else error.described()
-
-
-_DECODERS: Final[dict[int, Callable[[list[object]], Performative]]] = {
-    frames.OPEN: _open,
-    frames.BEGIN: _begin,
-    frames.ATTACH: _attach,
-    frames.FLOW: _flow,
-    frames.TRANSFER: _transfer,
-    frames.DISPOSITION: _disposition,
-    frames.DETACH: _detach,
-    frames.END: lambda values: End(error_of(Fields("end", values).described(0, "error"))),
-    frames.CLOSE: lambda values: Close(error_of(Fields("close", values).described(0, "error"))),
-    frames.SASL_INIT: _sasl_init,
-}
+def error_for(error: HeadraceError) -> Error:
+    """Return the error as the peer gets it."""
+    is_in_use = isinstance(error, ProtocolError) and error.code == frames.CONTAINER_IN_USE
+    info = Map([(Symbol("invalid-field"), Symbol("container-id"))]) if is_in_use else None  # clients look at it
+    return Error(condition_of(error), str(error)[:MAX_CHARACTERS], info)

@@ -1,4 +1,4 @@
-"""Properties and values of AMQP 1.0 to core's and back. Types that only AMQP 1.0 has do not survive this.
+"""Properties and values of AMQP 1.0 to core's and back. Types that only AMQP 1.0 has are lost on the way.
 
 | AMQP 1.0                               | Properties                      |
 |----------------------------------------|---------------------------------|
@@ -12,7 +12,7 @@
 | application properties                 | headers                         |
 | annotations named `x-...`              | headers                         |
 
-A message that is only passed on keeps its bytes; this is for consumers of other protocols, filters and dead letters.
+Consumers of other protocols, filters and dead letters need this. A message between AMQP 1.0 clients keeps its bytes.
 """
 
 import uuid
@@ -24,28 +24,8 @@ from typing import Final, final
 from headrace.core.properties import Properties, PropertiesCodec, frozen, plain_number
 from headrace.errors import ProtocolError, Refused
 from headrace.model import Message
-from headrace.protocols.amqp10.sections import (
-    ABSOLUTE_EXPIRY_TIME,
-    CONTENT_ENCODING,
-    CONTENT_TYPE,
-    CORRELATION_ID,
-    CREATION_TIME,
-    DATA_BODY,
-    DURABLE,
-    GROUP_ID,
-    GROUP_SEQUENCE,
-    MESSAGE_ID,
-    PRIORITY,
-    REPLY_TO,
-    SUBJECT,
-    TTL,
-    USER_ID,
-    Head,
-    annotated,
-    decode_head,
-    parts,
-    stored,
-)
+from headrace.protocols.amqp10 import sections
+from headrace.protocols.amqp10.sections import Head, annotated, decode_head, parts, stored
 from headrace.protocols.amqp10.types import (
     Array,
     Char,
@@ -62,7 +42,7 @@ from headrace.protocols.amqp10.types import (
 )
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_MS: Final = 253402300799999  # the last millisecond that datetime knows
+_MAX_MS: Final = 253402300799999  # the last millisecond of datetime
 _MIN_MS: Final = -62135596800000
 
 # IEEE 754 decimals in binary integer form: bits of the exponent, bias, digits.
@@ -70,7 +50,7 @@ _DECIMALS: Final = {4: (8, 101, 7), 8: (10, 398, 16), 16: (14, 6176, 34)}
 
 
 def to_neutral(value: object) -> object:
-    """The value in Python's own types: text, numbers, bytes, times, lists, dicts with text keys."""
+    """Return the value in Python's own types: text, numbers, bytes, times, lists, dicts with text keys."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Timestamp):
@@ -80,7 +60,7 @@ def to_neutral(value: object) -> object:
     if isinstance(value, float):
         return float(value)
     if isinstance(value, Char) and 0xD800 <= ord(value) < 0xE000:
-        return "\ufffd"  # half a pair, which no text can hold
+        return "\ufffd"  # half a surrogate pair, which no text can hold
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Decimal32 | Decimal64 | Decimal128):
@@ -99,7 +79,7 @@ def to_neutral(value: object) -> object:
 
 
 def from_neutral(value: object) -> object:
-    """The value as AMQP 1.0 can hold it: text, numbers, times and bytes in the types that are meant for them."""
+    """Return the value in types of AMQP 1.0."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -128,7 +108,7 @@ def annotations_from(values: Mapping[str, object]) -> Map:
 
 
 def id_text(value: object) -> str:
-    """A message id or correlation id as text; "" for none."""
+    """Return a message id or correlation id as text; "" for none."""
     if value is None:
         return ""
     return value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(to_neutral(value))
@@ -151,11 +131,11 @@ def _decimal(raw: bytes) -> Decimal:
         exponent = bits >> low & ((1 << exponent_bits) - 1)
         coefficient = bits & ((1 << low) - 1)
     if coefficient >= 10**digits:
-        coefficient = 0  # IEEE 754: what is too large for its digits is zero
+        coefficient = 0  # IEEE 754: a coefficient with too many digits is zero
     return Decimal((sign, tuple([int(digit) for digit in str(coefficient)]), exponent - bias))
 
 
-# What several protocols know, under the names that they agree on.
+# Names in `extra` that several protocols use.
 _PRIORITY: Final = "priority"
 _TIMESTAMP: Final = "timestamp"
 """Seconds since 1970."""
@@ -165,14 +145,14 @@ _FOOTER: Final = "footer"
 _BASIC_TYPE: Final = "x-basic-type"
 _APP_ID: Final = "x-basic-app-id"
 _MAX_UINT: Final = (1 << 32) - 1
-# Properties that JMS has among those of the application, under these names.
+# Properties that JMS keeps among those of the application.
 _JMS_USER: Final = "JMSXUserID"
 _JMS_GROUP: Final = "JMSXGroupID"
 _JMS_SEQUENCE: Final = "JMSXGroupSeq"
 
 
 def decode_properties(raw: bytes) -> Properties:
-    """The properties of a stored message. Raises ProtocolError when the bytes are not such."""
+    """Return the properties of a stored message. Raises ProtocolError for other bytes."""
     if not raw:
         return Properties()
     before, footer = parts(raw)
@@ -183,24 +163,24 @@ def decode_properties(raw: bytes) -> Properties:
 
 
 def properties_of(head: Head) -> Properties:
-    """What a head says, apart from any protocol."""
+    """Return the meaning of a head to core."""
     properties = Properties(_headers(head))
-    durable = head.header_field(DURABLE)
+    durable = head.header_field(sections.DURABLE)
     if durable is not None:
         properties.delivery_mode = 2 if durable else 1
     properties.expiration = "" if head.ttl_ms is None else str(head.ttl_ms)
-    properties.message_id = id_text(head.property_field(MESSAGE_ID))
-    properties.correlation_id = id_text(head.property_field(CORRELATION_ID))
-    properties.reply_to = _text(head.property_field(REPLY_TO))
-    properties.content_type = _text(head.property_field(CONTENT_TYPE))
-    properties.content_encoding = _text(head.property_field(CONTENT_ENCODING))
-    properties.user_id = id_text(head.property_field(USER_ID))
+    properties.message_id = id_text(head.property_field(sections.MESSAGE_ID))
+    properties.correlation_id = id_text(head.property_field(sections.CORRELATION_ID))
+    properties.reply_to = _text(head.property_field(sections.REPLY_TO))
+    properties.content_type = _text(head.property_field(sections.CONTENT_TYPE))
+    properties.content_encoding = _text(head.property_field(sections.CONTENT_ENCODING))
+    properties.user_id = id_text(head.property_field(sections.USER_ID))
     annotations = head.annotations or Map()
-    properties.message_type = _text(annotations.get(_BASIC_TYPE)) or _text(head.property_field(SUBJECT))
+    properties.message_type = _text(annotations.get(_BASIC_TYPE)) or _text(head.property_field(sections.SUBJECT))
     properties.app_id = _text(annotations.get(_APP_ID))
     if head.priority is not None:
         properties.extra[_PRIORITY] = head.priority
-    created = head.property_field(CREATION_TIME)
+    created = head.property_field(sections.CREATION_TIME)
     if isinstance(created, int) and created >= 0:
         properties.extra[_TIMESTAMP] = created // 1000
     return properties
@@ -208,10 +188,14 @@ def properties_of(head: Head) -> Properties:
 
 def _headers(head: Head) -> dict[str, object]:
     headers: dict[str, object] = {}
-    for name, index in ((_JMS_USER, USER_ID), (_JMS_GROUP, GROUP_ID), (_JMS_SEQUENCE, GROUP_SEQUENCE)):
-        said = head.property_field(index)
-        if said is not None:
-            headers[name] = said.decode(errors="replace") if isinstance(said, bytes) else to_neutral(said)
+    for name, index in (
+        (_JMS_USER, sections.USER_ID),
+        (_JMS_GROUP, sections.GROUP_ID),
+        (_JMS_SEQUENCE, sections.GROUP_SEQUENCE),
+    ):
+        value = head.property_field(index)
+        if value is not None:
+            headers[name] = value.decode(errors="replace") if isinstance(value, bytes) else to_neutral(value)
     for name, value in (head.annotations or Map()).texts().items():
         if name.startswith("x-") and name not in (_BASIC_TYPE, _APP_ID):
             headers[name] = to_neutral(value)
@@ -221,18 +205,20 @@ def _headers(head: Head) -> dict[str, object]:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """The properties to store: as they came but for what was changed; those of another protocol anew."""
+    """Return the properties to store: the former bytes but for changes, or new ones for another protocol's."""
     old = properties.extra.get(_HEAD)
     form = properties.extra.get(_FORM)
     footer = properties.extra.get(_FOOTER)
     head = head_of(properties, old if isinstance(old, Head) else Head())
     return stored(
-        form if isinstance(form, int) else DATA_BODY, head.encode(), footer if isinstance(footer, bytes) else b""
+        form if isinstance(form, int) else sections.DATA_BODY,
+        head.encode(),
+        footer if isinstance(footer, bytes) else b"",
     )
 
 
 def head_of(properties: Properties, old: Head) -> Head:
-    """A head that says what the properties say; what says the same in the old one is kept as it is."""
+    """Return a head for these properties. Fields of the old head with the same meaning stay as they are."""
     was = properties_of(old)
     head = Head()
     head.delivery_annotations = old.delivery_annotations
@@ -245,57 +231,57 @@ def head_of(properties: Properties, old: Head) -> Head:
 def _header(properties: Properties, was: Properties, old: Head) -> list[object] | None:
     fields = _padded(old.header, 5)
     if properties.delivery_mode != was.delivery_mode:
-        fields[DURABLE] = properties.delivery_mode == 2
+        fields[sections.DURABLE] = properties.delivery_mode == 2
     if properties.expiration != was.expiration:
         text = properties.expiration
         is_time = text.isascii() and text.isdecimal() and len(text) <= 10
-        fields[TTL] = UInt(min(int(text), _MAX_UINT)) if is_time else None
+        fields[sections.TTL] = UInt(min(int(text), _MAX_UINT)) if is_time else None
     priority = properties.extra.get(_PRIORITY)
-    if isinstance(priority, int) and fields[PRIORITY] is None:
-        fields[PRIORITY] = UByte(min(max(priority, 0), 255))
+    if isinstance(priority, int) and fields[sections.PRIORITY] is None:
+        fields[sections.PRIORITY] = UByte(min(max(priority, 0), 255))
     return _kept(fields)
 
 
 def _properties(properties: Properties, was: Properties, old: Head) -> list[object] | None:
     fields = _padded(old.properties, 13)
     for index, name in (
-        (MESSAGE_ID, "message_id"),
-        (CORRELATION_ID, "correlation_id"),
-        (REPLY_TO, "reply_to"),
-        (CONTENT_TYPE, "content_type"),
-        (CONTENT_ENCODING, "content_encoding"),
-        (USER_ID, "user_id"),
+        (sections.MESSAGE_ID, "message_id"),
+        (sections.CORRELATION_ID, "correlation_id"),
+        (sections.REPLY_TO, "reply_to"),
+        (sections.CONTENT_TYPE, "content_type"),
+        (sections.CONTENT_ENCODING, "content_encoding"),
+        (sections.USER_ID, "user_id"),
     ):
         text = getattr(properties, name)
         if text != getattr(was, name):
             fields[index] = _field(index, text)
     if properties.message_type != was.message_type:
-        fields[SUBJECT] = properties.message_type or None
+        fields[sections.SUBJECT] = properties.message_type or None
     group, sequence = properties.headers.get(_JMS_GROUP), properties.headers.get(_JMS_SEQUENCE)
     if isinstance(group, str) and group != was.headers.get(_JMS_GROUP):
-        fields[GROUP_ID] = group
+        fields[sections.GROUP_ID] = group
     if isinstance(sequence, int) and 0 <= sequence <= _MAX_UINT and sequence != was.headers.get(_JMS_SEQUENCE):
-        fields[GROUP_SEQUENCE] = UInt(sequence)
+        fields[sections.GROUP_SEQUENCE] = UInt(sequence)
     timestamp = properties.extra.get(_TIMESTAMP)
-    if isinstance(timestamp, int) and fields[CREATION_TIME] is None:
-        fields[CREATION_TIME] = Timestamp(min(timestamp * 1000, (1 << 63) - 1))
+    if isinstance(timestamp, int) and fields[sections.CREATION_TIME] is None:
+        fields[sections.CREATION_TIME] = Timestamp(min(timestamp * 1000, (1 << 63) - 1))
     return _kept(fields)
 
 
 def _field(index: int, text: str) -> object:
     if not text:
         return None
-    if index == USER_ID:
+    if index == sections.USER_ID:
         return text.encode(errors="surrogateescape")
-    if index in (CONTENT_TYPE, CONTENT_ENCODING):
+    if index in (sections.CONTENT_TYPE, sections.CONTENT_ENCODING):
         return Symbol(text)
     return text
 
 
 def _tables(properties: Properties, was: Properties, old: Head) -> tuple[Map | None, Map | None]:
-    """The headers as annotations and application properties: what is nested, or named `x-...`, is an annotation.
+    """Return the headers as annotations and application properties.
 
-    Application properties are simple values by the standard.
+    Nested values and names that begin with `x-` are annotations: application properties are simple by the standard.
     """
     application = old.application or Map()
     own = application.texts()
@@ -327,7 +313,7 @@ def _without(table: Map | None, names: list[str]) -> Map | None:
 
 
 def translated(message: Message, properties: Properties) -> tuple[bytes, bytes]:
-    """A message of another protocol as this one stores it: properties and payload; with where it was published to."""
+    """Return properties and payload of another protocol's message, annotated with the place it was published to."""
     if message.priority:
         properties.extra.setdefault(_PRIORITY, message.priority)
     head = head_of(properties, Head())
@@ -335,13 +321,13 @@ def translated(message: Message, properties: Properties) -> tuple[bytes, bytes]:
     head.annotations = annotated(
         head.annotations or Map(), Map.of({"x-exchange": source.exchange, "x-routing-key": source.topic})
     )
-    return stored(DATA_BODY, head.encode(), b""), message.payload
+    return stored(sections.DATA_BODY, head.encode(), b""), message.payload
 
 
 def expires_us(head: Head, now_us: int) -> int:
-    """When a message that comes now runs out; 0 for never."""
+    """Return the time at which a message that comes now expires; 0 for never."""
     ttl_ms = head.ttl_ms
-    until = head.property_field(ABSOLUTE_EXPIRY_TIME)
+    until = head.property_field(sections.ABSOLUTE_EXPIRY_TIME)
     times = [now_us + ttl_ms * 1000] if ttl_ms is not None else []
     if isinstance(until, int) and until > 0:
         times.append(until * 1000)
@@ -363,7 +349,7 @@ def _text(value: object) -> str:
 
 @final
 class Amqp10Codec(PropertiesCodec):
-    """What core knows of these bytes."""
+    """The encoding of these properties, for core."""
 
     def decode(self, raw: bytes) -> Properties:
         try:

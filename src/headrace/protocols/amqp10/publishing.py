@@ -1,52 +1,105 @@
-"""What comes in on a link to the core's publish; outcomes when the commit is safe. Pieces and credit: links.py."""
+"""Senders of the peer: the answer to their attach, and their messages to core's publish. Pieces and credit: links.py.
 
+A sender hears `accepted` when the commit of its message is durable.
+"""
+
+import secrets
 from collections import deque
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.properties import Properties
-from headrace.core.queue.definition import QueueDefinition
 from headrace.core.routing.address import is_address
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
-from headrace.protocols.amqp10.addresses import ADDRESS, ANONYMOUS, EXCHANGE, QUEUE, TOPIC, Node, parse_node
-from headrace.protocols.amqp10.conditions import error_for
-from headrace.protocols.amqp10.context import ConnectionContext
-from headrace.protocols.amqp10.frames import INVALID_FIELD, NOT_IMPLEMENTED, UNAUTHORIZED
-from headrace.protocols.amqp10.links import Incoming, IncomingLink, Sink
-from headrace.protocols.amqp10.performatives import ACCEPTED, RELEASED, Rejected, Transactional
+from headrace.protocols.amqp10 import addresses, frames
+from headrace.protocols.amqp10.addresses import Node, parse_node, queue_path
+from headrace.protocols.amqp10.context import PROTOCOL, ConnectionContext
+from headrace.protocols.amqp10.coordinator import CoordinatorSink
+from headrace.protocols.amqp10.links import Incoming, IncomingLink, Link, Sink
+from headrace.protocols.amqp10.management import ManagementSink
+from headrace.protocols.amqp10.performatives import (
+    ACCEPTED,
+    RELEASED,
+    Attach,
+    Coordinator,
+    Rejected,
+    Target,
+    Transactional,
+    error_for,
+)
 from headrace.protocols.amqp10.properties import expires_us, properties_of
 from headrace.protocols.amqp10.sections import SUBJECT, TO, USER_ID, Head, decode_head, parts, split
 from headrace.protocols.amqp10.types import Map
 
-PROTOCOL: Final = "amqp10"
-DEFAULT_PRIORITY: Final = 4
+if TYPE_CHECKING:
+    from headrace.protocols.amqp10.session import Session
 
-# Annotations that say when a message is to be delivered: a time or a delay, in milliseconds.
+DEFAULT_PRIORITY: Final = 4
+_TEMPORARY_TOPICS: Final = "temporary/"
+
+# Annotations with the time or the delay of a delivery, in milliseconds.
 _DELIVERY_TIME: Final = "x-opt-delivery-time"
 _DELIVERY_DELAY: Final = "x-opt-delivery-delay"
 
-# What a message's address is to JMS, by the annotation that says it: the capabilities of a link to there.
+# JMS says by this annotation what an address is. These are the capabilities of a link to there.
 _JMS_DESTINATION: Final = "x-opt-jms-dest"
 _JMS_CAPABILITIES: Final = {0: ["queue"], 1: ["topic"], 3: ["topic"]}
 
-# Publishers repeat themselves: what was read once is looked up, not read again. Per link, so small.
-_MAX_SAID: Final = 256
-_MAX_SAID_BYTES: Final = 256
-_MAX_WAYS: Final = 256
+# Publishers repeat themselves, so each link remembers a few heads and routes that it has read.
+_MAX_HEADS: Final = 256
+_MAX_HEAD_BYTES: Final = 256
+_MAX_ROUTES: Final = 256
 _MAX_MILLISECONDS: Final = 1 << 50
 
 
-@final
-class Said:
-    """What stands before a message's body, read."""
+# -- attaching -------------------------------------------------------------------------------------------------------
 
-    __slots__ = ("_delay_us", "_due_us", "has_expiry", "head", "headers", "is_for_later", "priority", "properties")
+
+def attach_sender(session: "Session", attach: Attach) -> Link:
+    """Attach a link from a sender, and answer. Raises HeadraceError kinds if it cannot be."""
+    target = attach.target
+    if target is None:
+        raise ProtocolError(frames.INVALID_FIELD, f"the link {attach.name[:64]!r} has no target")
+    answer = session.answer_to(attach)
+    answer.max_message_size = session.context.broker.intake.largest_bytes
+    if isinstance(target, Coordinator):
+        answer.target = Coordinator(["amqp:local-transactions", "amqp:multi-txns-per-ssn"])
+        link = IncomingLink(session, attach, CoordinatorSink(session.transactions))
+    else:
+        link = IncomingLink(session, attach, _sink_of(session, target))
+    session.confirm(answer)
+    link.grant()
+    return link
+
+
+def _sink_of(session: "Session", target: Target) -> Sink:
+    context = session.context
+    if target.dynamic and "temporary-topic" in target.capabilities:
+        target.address = _TEMPORARY_TOPICS + secrets.token_urlsafe(12)
+        return Publisher(context, Node(addresses.TOPIC, target.address))
+    if target.dynamic:
+        queue = context.declare_own()
+        target.address = queue_path(queue.name)
+        return Publisher(context, Node(addresses.QUEUE, queue.name), owns_queue=True)
+    node = parse_node(target.address, target.capabilities)
+    if node.kind in (addresses.MANAGEMENT, addresses.PATHS):
+        return ManagementSink(session, node.kind == addresses.PATHS)
+    context.check_target(node, target.capabilities)
+    return Publisher(context, node)
+
+
+# -- publishing ------------------------------------------------------------------------------------------------------
+
+
+@final
+class KnownHead:
+    """The sections before a message's body, with their meaning to core."""
+
+    __slots__ = ("_delay_us", "_due_us", "has_expiry", "head", "headers", "is_for_later", "priority")
 
     def __init__(self, head: Head) -> None:
         self.head = head
-        self.properties: Properties = properties_of(head)
-        self.headers = self.properties.headers or None
+        self.headers = properties_of(head).headers or None
         priority = head.priority
         self.priority = DEFAULT_PRIORITY if priority is None else priority
         self.has_expiry = expires_us(head, 1) != 0
@@ -55,13 +108,13 @@ class Said:
         self.is_for_later = self._due_us > 0 or self._delay_us > 0
 
     def not_before_us(self, now_us: int) -> int:
-        """When the message may be delivered."""
+        """Return the time from which the message may be delivered."""
         return now_us + self._delay_us if self._delay_us else self._due_us
 
 
 @final
-class Way:
-    """Where messages go: what core is told, and whether as a topic."""
+class Route:
+    """The place that messages go to, as core knows it."""
 
     __slots__ = ("is_checked_always", "is_topic", "source")
 
@@ -69,25 +122,28 @@ class Way:
         self.source = source
         self.is_topic = is_topic
         self.is_checked_always = is_topic or is_address(source.topic)
-        """Whether the right to send there is more than that to write to the exchange."""
+        """True if the right to write to the exchange does not suffice."""
 
 
 @final
 class Publisher(Sink):
-    """Publishes what comes in on one link."""
+    """Publishes the messages of one link."""
 
-    def __init__(self, peer: ConnectionContext, node: Node, owns_queue: bool = False) -> None:
-        self._peer = peer
+    def __init__(self, context: ConnectionContext, node: Node, owns_queue: bool = False) -> None:
+        self._context = context
         self._node = node
         self._owns_queue = owns_queue
-        """Whether the queue was made for this link and goes with it."""
-        self._said: dict[bytes, Said] = {}
-        self._ways: dict[tuple[int, str, str], Way] = {}
-        self._fixed: Way | None = None
-        if node.kind in (QUEUE, TOPIC) or (node.kind == EXCHANGE and node.key is not None):
-            self._fixed = self._way(node.kind, node.name, node.key or "")
+        """True if the queue was made for this link and goes with it."""
+        self._heads: dict[bytes, KnownHead] = {}
+        self._routes: dict[tuple[int, str, str], Route] = {}
+        self._fixed: Route | None = None
+        """The route of all messages, if the link alone decides it."""
+        if node.kind in (addresses.QUEUE, addresses.TOPIC) or (
+            node.kind == addresses.EXCHANGE and node.key is not None
+        ):
+            self._fixed = self._route(node.kind, node.name, node.key or "")
         self._awaiting: deque[tuple[IncomingLink, int, bool]] = deque()
-        """What was published and is not safe yet, in order, and whether it goes anywhere: a topic need not be read."""
+        """Published deliveries that are not durable yet, in order, and whether each was routed. A topic always is."""
 
     def take(self, link: IncomingLink, delivery: Incoming) -> None:
         try:
@@ -97,138 +153,128 @@ class Publisher(Sink):
                 return
             confirm = None if delivery.settled else self._confirmed
             if is_topic:
-                count = self._peer.broker.publish_topic(publish.message, confirm)
+                count = self._context.broker.publish_topic(publish.message, confirm)
             else:
-                count = self._peer.broker.publish(publish.message, confirm, publish.headers)
+                count = self._context.broker.publish(publish.message, confirm, publish.headers)
         except HeadraceError as error:
             if delivery.settled:
                 raise
             link.done(delivery.number, Rejected(error_for(error)))
             return
         if confirm is not None:
-            if count or is_topic:
-                link.published(delivery.number)
             self._awaiting.append((link, delivery.number, count > 0 or is_topic))
 
     def _confirmed(self, error: HeadraceError | None) -> None:
-        """One more is safe, or is not: core tells in the order of the publishes."""
+        """Answer the next delivery: core confirms in the order of the publishes."""
         link, number, is_routed = self._awaiting.popleft()
         if error is not None:
             link.done(number, Rejected(error_for(error)))
         else:
             link.done(number, ACCEPTED if is_routed else RELEASED)
 
-    def end(self, is_closed: bool) -> None:
-        """What is on its way to the disk gets there."""
+    def end(self) -> None:
+        """Delete the link's own queue. Published messages still get to the disk."""
         if self._owns_queue:
             try:
-                self._peer.broker.delete(self._node.name, owner=self._peer.owner)
+                self._context.broker.delete(self._node.name, owner=self._context.client.owner)
             except (NotFound, Refused):
-                return  # gone already, with its connection or by another's hand
+                return  # deleted before, with its connection or by another client
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def _read(self, delivery: Incoming) -> tuple[Publish, bool]:
-        """The message, and whether it goes to a topic. Raises ProtocolError when it is none, or goes nowhere."""
+        """Return the message, and whether it goes to a topic. Raises ProtocolError if it is none, or goes nowhere."""
         if delivery.format:
-            raise ProtocolError(NOT_IMPLEMENTED, f"there is no message format {delivery.format:#x} here")
-        peer = self._peer
-        peer.has_published = True
-        account = peer.account
+            error = f"there is no message format {delivery.format:#x} here"
+            raise ProtocolError(frames.NOT_IMPLEMENTED, error)
+        context = self._context
+        client = context.client
+        if not client.is_publisher:
+            client.begin_publishing()
+        account = client.account
         if account.is_metered:
-            peer.published += 1
+            client.published += 1
             account.check_size(len(delivery.message))
         properties, payload = split(delivery.message)
-        said = self._said.get(properties)
-        if said is None:
-            said = self._learn(properties)
-        way = self._fixed
-        if way is None:
-            way = self._way_of(said.head)
-        if way.source.exchange not in peer.rights.writable or peer.rights.topics or way.is_checked_always:
-            self._check(way)
-        expires = expires_us(said.head, peer.now_us) if said.has_expiry else 0
-        due = said.not_before_us(peer.now_us) if said.is_for_later else 0
-        message = Message(way.source, payload, peer.now_us, properties, said.priority, expires, due)
-        publish = Publish(message, said.headers if way.source.exchange else None)
-        publish.is_topic = way.is_topic
-        return publish, way.is_topic
+        known = self._heads.get(properties)
+        if known is None:
+            known = self._learn(properties)
+        route = self._fixed
+        if route is None:
+            route = self._route_of(known.head)
+        rights = client.rights
+        if route.source.exchange not in rights.writable or rights.topics or route.is_checked_always:
+            self._check(route)
+        expires = expires_us(known.head, context.now_us) if known.has_expiry else 0
+        due = known.not_before_us(context.now_us) if known.is_for_later else 0
+        message = Message(route.source, payload, context.now_us, properties, known.priority, expires, due)
+        publish = Publish(message, known.headers if route.source.exchange else None)
+        publish.is_topic = route.is_topic
+        return publish, route.is_topic
 
-    def _check(self, way: Way) -> None:
+    def _check(self, route: Route) -> None:
         """Raises AccessRefused unless the user may send there."""
-        peer = self._peer
-        if way.is_topic:
-            peer.rights.check_topic_publish(way.source.topic, peer.container_id)
+        client, source = self._context.client, route.source
+        if route.is_topic:
+            client.rights.check_topic_publish(source.topic, client.client_id)
         else:
-            peer.rights.check_publish(way.source.exchange, way.source.topic, peer.container_id)
+            client.rights.check_publish(source.exchange, source.topic, client.client_id)
 
-    def _learn(self, properties: bytes) -> Said:
+    def _learn(self, properties: bytes) -> KnownHead:
         head = decode_head(parts(properties)[0])
         user = head.property_field(USER_ID)
-        if isinstance(user, bytes) and user and user != self._peer.account.name.encode():
-            raise ProtocolError(UNAUTHORIZED, "the property user-id is not the user that logged in")
-        said = Said(head)
-        if len(properties) <= _MAX_SAID_BYTES:
-            if len(self._said) >= _MAX_SAID:
-                self._said.clear()
-            self._said[properties] = said
-        return said
+        if isinstance(user, bytes) and user and user != self._context.client.account.name.encode():
+            raise ProtocolError(frames.UNAUTHORIZED, "the property user-id is not the user that logged in")
+        known = KnownHead(head)
+        if len(properties) <= _MAX_HEAD_BYTES:
+            if len(self._heads) >= _MAX_HEADS:
+                self._heads.clear()
+            self._heads[properties] = known
+        return known
 
-    def _way_of(self, head: Head) -> Way:
-        """Where a message goes whose link does not say it all."""
+    def _route_of(self, head: Head) -> Route:
+        """Return the route of a message whose link does not fix it. Raises ProtocolError (invalid field)."""
         node = self._node
         to, subject = head.property_field(TO), head.property_field(SUBJECT)
         key = subject if isinstance(subject, str) else ""
-        if node.kind == ANONYMOUS:
+        if node.kind == addresses.ANONYMOUS:
             if not isinstance(to, str) or not to:
-                raise ProtocolError(INVALID_FIELD, "a message on a link without an address needs the property 'to'")
+                error = "a message on a link without an address needs the property 'to'"
+                raise ProtocolError(frames.INVALID_FIELD, error)
             kind = (head.annotations or Map()).get(_JMS_DESTINATION)
             capabilities = _JMS_CAPABILITIES.get(int(kind), []) if isinstance(kind, int) else []
             node = parse_node(to, capabilities)
-            if node.kind == QUEUE:
-                check_target(self._peer, node, capabilities)
-        if node.kind == ADDRESS:
+            if node.kind == addresses.QUEUE:
+                self._context.check_target(node, capabilities)
+        if node.kind == addresses.ADDRESS:
             address = to if isinstance(to, str) and is_address(to) else node.name
             at_root = address.count("/") == 1
-            return self._way(ADDRESS, f"{address}/{key}" if key and at_root else address, "")
-        if node.kind == EXCHANGE:
-            return self._way(EXCHANGE, node.name, key if node.key is None else node.key)
-        if node.kind in (QUEUE, TOPIC):
-            return self._way(node.kind, node.name, "")
-        raise ProtocolError(INVALID_FIELD, f"messages cannot be sent to {str(to)[:128]!r} without a link of their own")
+            return self._route(addresses.ADDRESS, f"{address}/{key}" if key and at_root else address, "")
+        if node.kind == addresses.EXCHANGE:
+            return self._route(addresses.EXCHANGE, node.name, key if node.key is None else node.key)
+        if node.kind in (addresses.QUEUE, addresses.TOPIC):
+            return self._route(node.kind, node.name, "")
+        error = f"messages cannot be sent to {str(to)[:128]!r} without a link of their own"
+        raise ProtocolError(frames.INVALID_FIELD, error)
 
-    def _way(self, kind: int, name: str, key: str) -> Way:
-        way = self._ways.get((kind, name, key))
-        if way is None:
-            exchange, topic = (name, key) if kind == EXCHANGE else ("", name)
-            way = Way(Source(topic, exchange, self._peer.container_id, PROTOCOL, AMQP10), kind == TOPIC)
-            if len(self._ways) >= _MAX_WAYS:
-                self._ways.clear()
-            self._ways[kind, name, key] = way
-        return way
+    def _route(self, kind: int, name: str, key: str) -> Route:
+        route = self._routes.get((kind, name, key))
+        if route is None:
+            exchange, topic = (name, key) if kind == addresses.EXCHANGE else ("", name)
+            route = Route(
+                Source(topic, exchange, self._context.container_id, PROTOCOL, AMQP10), kind == addresses.TOPIC
+            )
+            if len(self._routes) >= _MAX_ROUTES:
+                self._routes.clear()
+            self._routes[kind, name, key] = route
+        return route
 
 
 def _milliseconds(head: Head, name: str) -> int:
-    """An annotation that is a time or a span of it; 0 where there is none. Raises ProtocolError (invalid field)."""
+    """Return an annotation in milliseconds; 0 if there is none. Raises ProtocolError (invalid field)."""
     value = (head.annotations or Map()).get(name)
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_MILLISECONDS:
-        raise ProtocolError(INVALID_FIELD, f"the annotation {name!r} must be milliseconds, not {value!r}")
+        raise ProtocolError(frames.INVALID_FIELD, f"the annotation {name!r} must be milliseconds, not {value!r}")
     return int(value)
-
-
-def check_target(peer: ConnectionContext, node: Node, capabilities: list[str]) -> None:
-    """Have a target that messages can be sent to. A queue asked for by its capability is made if it is not there.
-
-    Raises NotFound, AccessRefused.
-    """
-    broker = peer.broker
-    if node.kind == QUEUE and node.name not in broker.topology.queues:
-        if "queue" not in capabilities:
-            raise NotFound(f"no queue '{node.name}' in vhost '{peer.host.name}'")
-        definition = QueueDefinition(node.name)
-        peer.rights.check_declare_queue(definition)
-        broker.declare(definition, peer.owner)
-    elif node.kind == EXCHANGE:
-        broker.topology.exchanges.check_publish(node.name)

@@ -1,50 +1,40 @@
-"""A message cut into the sections before its body, the body's content, and the footer. No links.
+"""The sections of a message: before its body, the body's content, and the footer. No links.
 
-A message of AMQP 1.0 keeps all its bytes. Its payload is the content of the body where that is one piece (a data
-section, a string or binary value), so that every protocol and Spark read it as it is; of any other body it is the
-sections as they came. `properties` of the stored message holds the rest:
+A message of AMQP 1.0 keeps all its bytes. Its payload is the content of the body if that is one piece (a data section,
+a string or binary value), so that every protocol and Spark read it as it is. Of any other body it is the sections
+themselves. `properties` of the stored message holds the rest:
 
     +--------+------------------+---------- - - - ---+-------- - - -+
     | form   | size of the head | head: header,      | footer       |     size and footer are there only when the
     | 1 byte | 4 bytes          | annotations, ...   |              |     highest bit of the form is set
     +--------+------------------+---------- - - - ---+-------- - - -+
 
-The typed values are kept, so that writing a head again changes nothing but what was meant to change. What the values
-mean to core and to other protocols is in properties.py.
+A head keeps its typed values, so writing it again changes only the fields that were changed. properties.py has the
+meaning of the values to core and to other protocols.
 """
 
 import struct
 from typing import Final, final
 
 from headrace.errors import ProtocolError
-from headrace.protocols.amqp10.frames import (
-    APPLICATION_PROPERTIES,
-    DATA,
-    DECODE_ERROR,
-    DELIVERY_ANNOTATIONS,
-    FOOTER,
-    HEADER,
-    MESSAGE_ANNOTATIONS,
-    PROPERTIES,
-    VALUE,
-)
-from headrace.protocols.amqp10.reading import Reader
+from headrace.protocols.amqp10 import frames
+from headrace.protocols.amqp10.frames import DATA, DECODE_ERROR, FOOTER, HEADER, VALUE
 from headrace.protocols.amqp10.types import Map, Timestamp, UByte, UInt
-from headrace.protocols.amqp10.writing import encode_described, encode_value
+from headrace.protocols.amqp10.values import Reader, encode_described, encode_value
 
 _U32: Final = struct.Struct(">I")
 
-# How the body is written around its content. Stored on disk; never renumber.
+# Forms of the body around its content. Stored on disk: never renumber.
 DATA_BODY: Final = 0
-"""One data section, its length in as few bytes as can be."""
+"""One data section, its length in the fewest bytes."""
 DATA_BODY_LONG: Final = 1
-"""One data section, its length in four bytes though one would do."""
+"""One data section, its length in four bytes where one would do."""
 STRING_BODY: Final = 2
 STRING_BODY_LONG: Final = 3
 BINARY_BODY: Final = 4
 BINARY_BODY_LONG: Final = 5
 WHOLE_BODY: Final = 6
-"""Any other body: its content is its sections as they came."""
+"""Any other body: the content is its sections."""
 _HAS_FOOTER: Final = 0x80
 
 _SHORT: Final = {
@@ -57,20 +47,13 @@ _LONG: Final = {
     STRING_BODY: b"\x00\x53\x77\xb1",
     BINARY_BODY: b"\x00\x53\x77\xb0",
 }
-_FORMS: Final = {
-    b"\x00\x53\x75\xa0": DATA_BODY,
-    b"\x00\x53\x75\xb0": DATA_BODY,
-    b"\x00\x53\x77\xa1": STRING_BODY,
-    b"\x00\x53\x77\xb1": STRING_BODY,
-    b"\x00\x53\x77\xa0": BINARY_BODY,
-    b"\x00\x53\x77\xb0": BINARY_BODY,
-}
+_FORMS: Final = {start: form for starts in (_SHORT, _LONG) for form, start in starts.items()}
 
 
 def split(message: bytes) -> tuple[bytes, bytes]:
-    """The properties to store and the payload. Raises ProtocolError when it is no message of AMQP 1.0.
+    """Split a message into the properties to store and the payload. Raises ProtocolError.
 
-    There are clients that write the body before the properties: sections out of order are put in order.
+    Some clients write the body before the properties, so sections out of order are put in order.
     """
     try:
         return _split(message)
@@ -117,7 +100,7 @@ def _split(message: bytes) -> tuple[bytes, bytes]:
 
 
 def _quick_steps(message: bytes, size: int) -> int:
-    """Step over sections before the body that are in their usual forms; returns where the first other one begins.
+    """Step over sections before the body in their usual forms. Return the start of the first other one.
 
     0.4 us for one section; a reader takes 2.
     """
@@ -137,7 +120,7 @@ def _quick_steps(message: bytes, size: int) -> int:
 
 
 def joined(properties: bytes, payload: bytes) -> bytes:
-    """The message again, byte for byte."""
+    """Return the message again, byte for byte."""
     form = properties[0]
     if form == DATA_BODY and len(payload) < 256:
         return b"".join((properties[1:], b"\x00\x53\x75\xa0", bytes([len(payload)]), payload))
@@ -148,7 +131,7 @@ def joined(properties: bytes, payload: bytes) -> bytes:
 
 
 def parts(properties: bytes) -> tuple[bytes, bytes]:
-    """The sections before the body and the footer."""
+    """Return the sections before the body, and the footer."""
     if not properties[0] & _HAS_FOOTER:
         return properties[1:], b""
     end = 5 + _U32.unpack_from(properties, 1)[0]
@@ -156,14 +139,14 @@ def parts(properties: bytes) -> tuple[bytes, bytes]:
 
 
 def stored(form: int, head: bytes, footer: bytes) -> bytes:
-    """The properties of a message with these parts."""
+    """Return the properties of a message with these parts."""
     if not footer:
         return bytes([form & 0x7F]) + head
     return b"".join((bytes([form | _HAS_FOOTER]), _U32.pack(len(head)), head, footer))
 
 
 def body_start(form: int, payload: bytes) -> bytes:
-    """What stands before the content of the body."""
+    """Return the bytes before the content of the body."""
     if form == WHOLE_BODY:
         return b""
     size = len(payload)
@@ -174,7 +157,7 @@ def body_start(form: int, payload: bytes) -> bytes:
 
 
 def _whole_body(message: bytes, at: int) -> tuple[int, int] | None:
-    """The form of a body that is one piece up to the end of the message, and where its content begins."""
+    """Return the form of a body that is one piece up to the end of the message, and the start of its content."""
     start = message[at : at + 4]
     form = _FORMS.get(start)
     if form is None:
@@ -192,7 +175,7 @@ def _whole_body(message: bytes, at: int) -> tuple[int, int] | None:
 
 
 def _body_end(message: bytes, at: int) -> int:
-    """Where the body ends: behind its last section. Raises ProtocolError when it is not one kind of sections."""
+    """Return the end of the body, behind its last section. Raises ProtocolError if it mixes kinds of sections."""
     size = len(message)
     body = 0
     while at < size:
@@ -212,7 +195,7 @@ def _body_end(message: bytes, at: int) -> int:
 
 
 def _kind(reader: Reader) -> int:
-    """Which section is next. Raises ProtocolError when it is none."""
+    """Return the number of the next section. Raises ProtocolError if there is none."""
     kind = reader.descriptor()
     if not HEADER <= kind <= FOOTER:
         raise ProtocolError(DECODE_ERROR, f"{kind:#x} is no section of a message")
@@ -220,7 +203,7 @@ def _kind(reader: Reader) -> int:
 
 
 def sections(head: bytes) -> list[tuple[int, int, int]]:
-    """The sections before a body: what each is, where it begins and ends. Raises ProtocolError when it has others."""
+    """Return number, start and end of each section before a body. Raises ProtocolError for others."""
     found: list[tuple[int, int, int]] = []
     at = 0
     while at < len(head):
@@ -234,7 +217,7 @@ def sections(head: bytes) -> list[tuple[int, int, int]]:
     return found
 
 
-# The fields of the header.
+# Fields of the header.
 DURABLE: Final = 0
 PRIORITY: Final = 1
 TTL: Final = 2
@@ -248,7 +231,7 @@ _HEADER_TYPES: Final[tuple[tuple[str, tuple[type, ...]], ...]] = (
     ("delivery-count", (UInt,)),
 )
 
-# The fields of the properties.
+# Fields of the properties.
 MESSAGE_ID: Final = 0
 USER_ID: Final = 1
 TO: Final = 2
@@ -280,7 +263,7 @@ _PROPERTY_TYPES: Final[tuple[tuple[str, tuple[type, ...]], ...]] = (
 
 @final
 class Head:
-    """The sections before the body; None for one that is not there. Read once, shared: never to be changed."""
+    """The sections before the body; None for a missing one. Many messages share it, so nobody may change it."""
 
     __slots__ = ("annotations", "application", "delivery_annotations", "header", "properties")
 
@@ -307,42 +290,42 @@ class Head:
     @property
     def priority(self) -> int | None:
         value = self.header_field(PRIORITY)
-        return value + 0 if isinstance(value, int) else None  # no number of a class of the codec's
+        return value + 0 if isinstance(value, int) else None  # a plain int
 
     def encode(self) -> bytes:
         out: list[bytes] = []
         if self.header is not None:
             out.append(encode_described(HEADER, self.header))
         for number, table in (
-            (DELIVERY_ANNOTATIONS, self.delivery_annotations),
-            (MESSAGE_ANNOTATIONS, self.annotations),
+            (frames.DELIVERY_ANNOTATIONS, self.delivery_annotations),
+            (frames.MESSAGE_ANNOTATIONS, self.annotations),
         ):
             if table is not None:
                 out.append(_encode_table(number, table))
         if self.properties is not None:
-            out.append(encode_described(PROPERTIES, self.properties))
+            out.append(encode_described(frames.PROPERTIES, self.properties))
         if self.application is not None:
-            out.append(_encode_table(APPLICATION_PROPERTIES, self.application))
+            out.append(_encode_table(frames.APPLICATION_PROPERTIES, self.application))
         return b"".join(out)
 
 
 def decode_head(raw: bytes) -> Head:
-    """Raises ProtocolError when the bytes are not the sections before a body, in their order and whole."""
+    """Decode the sections before a body, in their order. Raises ProtocolError for other bytes."""
     head = Head()
     for kind, start, end in sections(raw):
         reader = Reader(raw, start, end)
         reader.descriptor()
         if kind == HEADER:
             head.header = _checked("header", reader.fields(), _HEADER_TYPES)
-        elif kind == PROPERTIES:
+        elif kind == frames.PROPERTIES:
             head.properties = _checked("properties", reader.fields(), _PROPERTY_TYPES)
         else:
             table = reader.value()
             if not isinstance(table, Map):
                 raise ProtocolError(DECODE_ERROR, f"the section {kind:#x} of a message is no map")
-            if kind == DELIVERY_ANNOTATIONS:
+            if kind == frames.DELIVERY_ANNOTATIONS:
                 head.delivery_annotations = table
-            elif kind == MESSAGE_ANNOTATIONS:
+            elif kind == frames.MESSAGE_ANNOTATIONS:
                 head.annotations = table
             else:
                 head.application = table
@@ -350,7 +333,7 @@ def decode_head(raw: bytes) -> Head:
 
 
 def with_changes(raw: bytes, delivery_count: int | None, annotations: dict[str, object]) -> bytes:
-    """The same head with how often it was delivered in vain and with more annotations; its other sections as they are.
+    """Return a head with another delivery count and more annotations. Its other sections stay as they are.
 
     The bytes must be a head.
     """
@@ -361,13 +344,15 @@ def with_changes(raw: bytes, delivery_count: int | None, annotations: dict[str, 
         header[DELIVERY_COUNT] = UInt(delivery_count)
         old[HEADER] = encode_described(HEADER, header)
     if annotations:
-        table = decode_head(old.get(MESSAGE_ANNOTATIONS, b"")).annotations or Map()
-        old[MESSAGE_ANNOTATIONS] = _encode_table(MESSAGE_ANNOTATIONS, annotated(table, Map.of(annotations)))
+        table = decode_head(old.get(frames.MESSAGE_ANNOTATIONS, b"")).annotations or Map()
+        old[frames.MESSAGE_ANNOTATIONS] = _encode_table(
+            frames.MESSAGE_ANNOTATIONS, annotated(table, Map.of(annotations))
+        )
     return b"".join([old[kind] for kind in sorted(old)])
 
 
 def annotated(table: Map, more: Map) -> Map:
-    """A map with further entries; those of the same name replace what was there."""
+    """Return a map with further entries, which replace entries of the same name."""
     names = {str(key) for key, _ in more.pairs if isinstance(key, str)}
     kept = [pair for pair in table.pairs if not (isinstance(pair[0], str) and pair[0] in names)]
     return Map([*kept, *more.pairs])

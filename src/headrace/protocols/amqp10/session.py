@@ -1,37 +1,38 @@
-"""One session: links by handle, windows both ways, deliveries by number. What links do is theirs.
+"""One session: links by handle, windows both ways, deliveries by number. links.py has the links.
 
-Both windows count frames of transfers. Ours is opened again when half of it is used, whatever becomes of the
-messages: what bounds them is the link's credit and that nothing is read while the broker has too much in hand. What
-the peer's window has no room for waits here, and meanwhile no link of the session gets more.
+Both windows count frames of transfers. Ours opens again when half of it is used, whatever becomes of the messages: the
+credit of links bounds them, and the broker reads nothing while it has too much in hand. Frames that the peer's window
+has no room for wait here, and meanwhile no link of the session gets more.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.errors import HeadraceError, ProtocolError
+from headrace.errors import AccessRefused, HeadraceError, ProtocolError
 from headrace.net.facts import ChannelFacts
-from headrace.protocols.amqp10.attaching import attach_link
+from headrace.protocols.amqp10 import frames
+from headrace.protocols.amqp10.addresses import parse_node
 from headrace.protocols.amqp10.codec import encode_accepted, encode_frame
-from headrace.protocols.amqp10.conditions import ends_link_only
-from headrace.protocols.amqp10.frames import (
-    ERRANT_LINK,
-    FRAMING_ERROR,
-    HANDLE_IN_USE,
-    HANDLE_MAX,
-    INCOMING_WINDOW,
-    OUTGOING_WINDOW,
-    UNATTACHED_HANDLE,
-    WINDOW_VIOLATION,
-)
+from headrace.protocols.amqp10.context import ConnectionContext
+from headrace.protocols.amqp10.frames import INCOMING_WINDOW, OUTGOING_WINDOW, ends_link_only
 from headrace.protocols.amqp10.links import IncomingLink, Link, OutgoingLink
-from headrace.protocols.amqp10.performatives import ACCEPTED, Attach, Begin, Detach, Disposition, Flow, State, Transfer
-from headrace.protocols.amqp10.subscriptions import refusal_of
+from headrace.protocols.amqp10.performatives import (
+    ACCEPTED,
+    Attach,
+    Begin,
+    Detach,
+    Disposition,
+    Flow,
+    State,
+    Transfer,
+    error_for,
+)
+from headrace.protocols.amqp10.types import Map
 from headrace.protocols.answers import Answers
 
 if TYPE_CHECKING:
-    from headrace.protocols.amqp10.context import ConnectionContext
     from headrace.protocols.amqp10.coordinator import Transactions
 
 _SERIAL: Final = 0xFFFFFFFF
@@ -40,29 +41,31 @@ _HALF: Final = 0x80000000
 
 @final
 class Session:
-    """The state of one session. Calls raise ProtocolError for the session's or the connection's sake."""
+    """The state of one session. Calls raise ProtocolError that ends the session or the connection."""
 
     def __init__(
         self,
-        peer: "ConnectionContext",
-        channel: int,
+        context: ConnectionContext,
         begin: Begin,
         transactions: "Transactions",
+        attach_link: "Callable[[Session, Attach], Link]",
         failed: "Callable[[Session, HeadraceError], None]",
     ) -> None:
-        """`failed` is called when something that the peer was to be told is not so."""
-        self.peer = peer
-        self.way_out = Answers(peer.wire, peer.broker, self.refresh, lambda error: failed(self, error))
-        self.channel = channel
+        """`failed` runs when storage refuses a change that an answer waits for."""
+        self.context = context
+        self.channel = begin.channel
+        self.way_out = Answers(context.wire, context.broker, self.refresh, lambda error: failed(self, error))
         self.transactions = transactions
+        self._attach_link = attach_link
+        """Makes a link and answers its attach. Raises HeadraceError kinds if it cannot be."""
         self.is_closing = False
-        """Whether we ended it and wait for the peer to say that it knows."""
+        """True once we ended the session, also while the peer has not confirmed it."""
         self._links: dict[int, Link] = {}
         self._by_name: dict[tuple[str, bool], Link] = {}
-        """The same by their names and whether the peer receives on them."""
+        """The same links by name and whether the peer receives on them."""
         self._detached: set[int] = set()
         """Handles that we detached and the peer has not detached yet."""
-        self._most_handles = min(begin.handle_max, HANDLE_MAX)
+        self._most_handles = min(begin.handle_max, frames.HANDLE_MAX)
         self._next_incoming_id = begin.next_outgoing_id
         self._room = INCOMING_WINDOW
         self._next_outgoing_id = 0
@@ -71,22 +74,22 @@ class Session:
         """Frames of transfers that the peer's window has no room for."""
         self._next_delivery_id = 0
         self.sent: dict[int, Link] = {}
-        """The links of deliveries that we sent and that are not settled."""
+        """The links of our unsettled deliveries."""
         self.received: dict[int, Link] = {}
-        """The links of deliveries that came and that the sender has to settle first."""
+        """The links of incoming deliveries that the sender has to settle first."""
         self._answers: list[tuple[int, State, bool]] = []
         self._is_answer_due = False
 
     def start(self) -> None:
         begin = Begin(self.channel, self._next_outgoing_id, INCOMING_WINDOW, OUTGOING_WINDOW)
-        begin.handle_max = HANDLE_MAX
+        begin.handle_max = frames.HANDLE_MAX
         self.send(begin.encode())
 
     def send(self, performative: bytes) -> None:
         self.way_out.send(encode_frame(self.channel, performative))
 
     def facts(self) -> ChannelFacts:
-        """What goes on here, for those who look after the broker."""
+        """Return the figures of the session for operators."""
         origins = [link.origin for link in self._links.values() if isinstance(link, OutgoingLink)]
         consumers = [origin.consumer for origin in origins if origin.consumer is not None]
         return ChannelFacts(self.channel, unsettled=len(self.sent), consumers=consumers)
@@ -94,38 +97,68 @@ class Session:
     # -- links -------------------------------------------------------------------------------------------------------
 
     def attach(self, attach: Attach) -> None:
-        if attach.handle > self._most_handles:
-            raise ProtocolError(FRAMING_ERROR, f"handle {attach.handle} is above the agreed {self._most_handles}")
-        if attach.handle in self._links:
-            raise ProtocolError(HANDLE_IN_USE, f"handle {attach.handle} is that of another link")
+        handle = attach.handle
+        if handle > self._most_handles:
+            raise ProtocolError(frames.FRAMING_ERROR, f"handle {handle} is above the agreed {self._most_handles}")
+        if handle in self._links:
+            raise ProtocolError(frames.HANDLE_IN_USE, f"handle {handle} is that of another link")
         former = self._by_name.get((attach.name, attach.is_receiver))
         if former is not None:
             former.steal()
-        self._detached.discard(attach.handle)
-        made = attach_link(self, attach)
-        if made is None:
-            self._detached.add(attach.handle)
+        self._detached.discard(handle)
+        try:
+            made = self._attach_link(self, attach)
+        except HeadraceError as error:
+            if not ends_link_only(error):
+                raise
+            self._refuse_attach(attach, error)
+            return
+        self._links[handle] = made
+        self._by_name[attach.name, attach.is_receiver] = made
+        made.refresh()
+
+    def _refuse_attach(self, attach: Attach, error: HeadraceError) -> None:
+        """Answer without the terminus that the peer asked for, then detach with the reason [2.6.3]."""
+        answer = Attach(attach.name, attach.handle, not attach.is_receiver)
+        if attach.is_receiver:
+            answer.target = attach.target
         else:
-            self._links[attach.handle] = made
-            self._by_name[attach.name, attach.is_receiver] = made
-            made.refresh()
+            answer.source = attach.source
+        self.send(answer.encode())
+        self.send(Detach(attach.handle, True, error_for(error)).encode())
+        self._detached.add(attach.handle)
+
+    def answer_to(self, attach: Attach) -> Attach:
+        """Return the answer to an attach, with the same termini."""
+        answer = Attach(attach.name, attach.handle, not attach.is_receiver)
+        answer.sender_settles = attach.sender_settles
+        answer.receiver_settles = attach.receiver_settles
+        answer.source = attach.source
+        answer.target = attach.target
+        answer.properties = Map([(key, value) for key, value in attach.properties.pairs if key == "paired"])
+        return answer
+
+    def confirm(self, answer: Attach) -> None:
+        """Send the answer to an attach once the declarations for it are durable."""
+        self.way_out.hold()
+        self.send(answer.encode())
 
     def detach(self, detach: Detach) -> None:
         link = self._links.pop(detach.handle, None)
         if link is None:
             if detach.handle not in self._detached:
-                raise ProtocolError(UNATTACHED_HANDLE, f"handle {detach.handle} is that of no link")
+                raise _unattached(detach.handle)
             self._detached.discard(detach.handle)
             return
         link.is_over = True
         self._forget_name(link)
         link.end(detach.closed)
         self.flush_answers()
-        self.way_out.hold()  # what goes with the link stays gone
+        self.way_out.hold()  # deletions that go with the link are durable first
         self.send(Detach(detach.handle, detach.closed).encode())
 
     def forget(self, link: Link) -> None:
-        """We detached a link."""
+        """Forget a link that we detached."""
         if self._links.get(link.handle) is link:
             del self._links[link.handle]
             self._detached.add(link.handle)
@@ -140,50 +173,54 @@ class Session:
         return list(self._links.values())
 
     def restrict(self) -> None:
-        """The user's rights have changed: links from what it may not read any more are detached, and say so."""
+        """Detach links from sources that the user may no longer read."""
         for link in self.links():
             if isinstance(link, OutgoingLink):
-                error = refusal_of(self.peer, link.attach.source)
-                if error is not None:
+                source = link.attach.source
+                if source is None or source.dynamic:
+                    continue
+                try:
+                    self.context.check_read(parse_node(source.address, source.capabilities))
+                except AccessRefused as error:
                     link.detach(error)
 
     def end(self) -> None:
-        """The session is over: its links are detached, and none of them can send any more."""
+        """Detach all links. None of them sends any more."""
         links, self._links = self._links, {}
         self._by_name.clear()
-        leaving: list[Iterator[None]] = []
         for link in links.values():
             link.is_over = True
-            leaving.append(link.end_with_session())
-        self.peer.broker.in_steps(chain.from_iterable(leaving))
+        self.context.broker.in_steps(chain.from_iterable([link.ending(False) for link in links.values()]))
         self._waiting.clear()
         self.sent.clear()
         self.received.clear()
 
-    # -- what comes in -----------------------------------------------------------------------------------------------
+    # -- input ------------------------------------------------------------------------------------------------------
 
     def transfer(self, transfer: Transfer) -> None:
         self._next_incoming_id = self._next_incoming_id + 1 & _SERIAL
         self._room -= 1
         if self._room < 0:
-            raise ProtocolError(WINDOW_VIOLATION, f"more than {INCOMING_WINDOW} transfers without a window for them")
+            text = f"more than {INCOMING_WINDOW} transfers without a window for them"
+            raise ProtocolError(frames.WINDOW_VIOLATION, text)
         if self._room < INCOMING_WINDOW // 2:
             self._room = INCOMING_WINDOW
             self.send(self.state().encode())
         link = self._links.get(transfer.handle)
         if link is None:
             if transfer.handle in self._detached:
-                return  # sent before the peer knew
-            raise ProtocolError(UNATTACHED_HANDLE, f"handle {transfer.handle} is that of no link")
+                return  # sent before the peer knew of the detach
+            raise _unattached(transfer.handle)
         if not isinstance(link, IncomingLink):
-            raise ProtocolError(ERRANT_LINK, f"a transfer on the link {link.name[:64]!r}, whose receiver sent it")
+            text = f"a transfer on the link {link.name[:64]!r}, whose receiver sent it"
+            raise ProtocolError(frames.ERRANT_LINK, text)
         try:
             link.transfer(transfer)
         except HeadraceError as error:
             self.refuse(link, error)
 
     def refuse(self, link: Link, error: HeadraceError) -> None:
-        """End a link for what is wrong with it. Raises what is more than that."""
+        """Detach a link with an error. Raises errors that end more than a link."""
         if not ends_link_only(error):
             raise error
         self.flush_answers()
@@ -193,7 +230,7 @@ class Session:
         had_room = self.room > 0
         ahead = self._next_outgoing_id - (flow.next_incoming_id or 0) & _SERIAL
         if ahead >= _HALF:
-            raise ProtocolError(WINDOW_VIOLATION, f"next-incoming-id {flow.next_incoming_id} was never sent")
+            raise ProtocolError(frames.WINDOW_VIOLATION, f"next-incoming-id {flow.next_incoming_id} was never sent")
         self._peer_room = flow.incoming_window - ahead
         self._send_waiting()
         if flow.handle is None:
@@ -205,7 +242,7 @@ class Session:
         if link is None:
             if flow.handle in self._detached:
                 return
-            raise ProtocolError(UNATTACHED_HANDLE, f"handle {flow.handle} is that of no link")
+            raise _unattached(flow.handle)
         link.flow(flow)
         if had_room:
             link.refresh()
@@ -213,7 +250,7 @@ class Session:
             self.refresh()
 
     def state(self) -> Flow:
-        """A flow that says how the session stands."""
+        """Return a flow with the windows of the session."""
         flow = Flow()
         flow.next_incoming_id = self._next_incoming_id
         flow.incoming_window = self._room
@@ -221,8 +258,17 @@ class Session:
         flow.outgoing_window = OUTGOING_WINDOW
         return flow
 
+    def send_flow(self, handle: int, delivery_count: int, credit: int, drain: bool = False) -> None:
+        """Tell the peer the state of one link."""
+        flow = self.state()
+        flow.handle = handle
+        flow.delivery_count = delivery_count
+        flow.link_credit = credit
+        flow.drain = drain
+        self.send(flow.encode())
+
     def disposition(self, disposition: Disposition) -> None:
-        """The peer says what became of deliveries: of ours where it is their receiver, of its own where it is not."""
+        """Take the state of deliveries from the peer: of ours if it is their receiver, else of its own."""
         table = self.sent if disposition.is_receiver else self.received
         first, last = disposition.first, disposition.last
         if first == last:
@@ -232,7 +278,7 @@ class Session:
             return
         span = last - first & _SERIAL
         if span >= _HALF:
-            return  # the last before the first: no deliveries
+            return  # the last is before the first
         if span < 2 * len(table):
             for number in range(first, first + span + 1):
                 link = table.get(number & _SERIAL)
@@ -242,12 +288,12 @@ class Session:
         for number in [number for number in table if number - first & _SERIAL <= span]:
             table[number].settle(number, disposition)
 
-    # -- what goes out -----------------------------------------------------------------------------------------------
+    # -- output -----------------------------------------------------------------------------------------------------
 
     @property
     def room(self) -> int:
-        """How many frames of transfers the peer takes now."""
-        if self._waiting or self.peer.is_held or self.way_out.is_waiting:
+        """Return how many frames of transfers the peer takes now."""
+        if self._waiting or self.context.is_held or self.way_out.is_waiting:
             return 0
         return max(self._peer_room, 0)
 
@@ -256,15 +302,15 @@ class Session:
         self._next_delivery_id = number + 1 & _SERIAL
         return number
 
-    def send_transfers(self, frames: list[bytes]) -> None:
-        """Send these, or keep those that the peer's window has no room for."""
-        count = len(frames)
+    def send_transfers(self, transfers: list[bytes]) -> None:
+        """Send frames of transfers. Frames that the peer's window has no room for wait."""
+        count = len(transfers)
         if not self._waiting and count <= self._peer_room:
             self._peer_room -= count
             self._next_outgoing_id = self._next_outgoing_id + count & _SERIAL
-            self.way_out.send(b"".join(frames))
+            self.way_out.send(b"".join(transfers))
             return
-        self._waiting.extend(frames)
+        self._waiting.extend(transfers)
         self._send_waiting()
 
     def _send_waiting(self) -> None:
@@ -278,17 +324,17 @@ class Session:
             self.way_out.send(b"".join(out))
 
     def refresh(self) -> None:
-        """The peer can take more again, or cannot."""
+        """Look again how much the peer can take, for all links."""
         for link in self.links():
             link.refresh()
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def answer(self, number: int, state: State, settled: bool) -> None:
-        """Tell a sender what became of its delivery, at the end of the turn: all that say the same with one frame."""
+        """Tell a sender the state of its delivery before the next flush, with one frame for neighbours that agree."""
         if not self._is_answer_due:
             self._is_answer_due = True
-            self.peer.wire.before_flush(self.flush_answers)
+            self.context.wire.before_flush(self.flush_answers)
         self._answers.append((number, state, settled))
 
     def flush_answers(self) -> None:
@@ -311,3 +357,7 @@ class Session:
             self.way_out.send(encode_accepted(self.channel, True, first, last, settled))
         else:
             self.send(Disposition(self.channel, True, first, last, settled, state).encode())
+
+
+def _unattached(handle: int) -> ProtocolError:
+    return ProtocolError(frames.UNATTACHED_HANDLE, f"handle {handle} is that of no link")

@@ -1,48 +1,27 @@
-"""Sources of links: queue, group and position, deliveries, browsers, and queues made for links. Credit: links.py.
+"""Receivers of the peer: the answer to their attach, deliveries as messages, settlements, browsers. Credit: links.py.
 
-A subscription that stays, or that several links share, is a queue named after the container and the link, so that the
-next attach finds it again. Its selector is the queue's filter: what it does not want never comes in.
+context.py says which queue, group and position a source means.
 """
 
-import re
-import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.access import permissions as rights
-from headrace.core.access.permissions import READ
 from headrace.core.broker import Broker
-from headrace.core.queue.definition import QueueDefinition
-from headrace.core.queue.dispatch import Browser, Consumer, Delivery, Found
-from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, STREAM_MODE, mode_to_join
-from headrace.core.queue.queue import DEFAULT_GROUP, Queue
+from headrace.core.queue.dispatch import Delivery, Found
+from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
+from headrace.core.queue.queue import Browser
 from headrace.core.queue.stream import StreamGroup
-from headrace.core.routing.address import effective_group, format_message_id, group_of_client, parse_address
-from headrace.core.routing.exchange import Binding
-from headrace.core.routing.topics import key_of_filter
-from headrace.errors import AccessRefused, HeadraceError, NotFound, PreconditionFailed, ProtocolError, Refused
+from headrace.core.routing.address import format_message_id
+from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.model import AMQP10, Message
 from headrace.model import Source as MessageSource
-from headrace.protocols.amqp10.addresses import (
-    ADDRESS,
-    ANONYMOUS,
-    EXCHANGE,
-    MANAGEMENT,
-    PATHS,
-    QUEUE,
-    TOPIC,
-    Node,
-    Wanted,
-    parse_node,
-    queue_path,
-    wanted_of,
-)
-from headrace.protocols.amqp10.frames import INVALID_FIELD, RESOURCE_DELETED, SENDER_SETTLED
-from headrace.protocols.amqp10.links import Origin, OutgoingLink
+from headrace.protocols.amqp10 import addresses, frames
+from headrace.protocols.amqp10.addresses import parse_node, queue_path, request_of
+from headrace.protocols.amqp10.context import ConnectionContext, Reading
+from headrace.protocols.amqp10.links import Link, Origin, OutgoingLink
 from headrace.protocols.amqp10.management import Replies
 from headrace.protocols.amqp10.performatives import (
-    NEVER,
-    UNSETTLED_STATE,
+    RELEASED,
     Accepted,
     Attach,
     Modified,
@@ -53,59 +32,137 @@ from headrace.protocols.amqp10.performatives import (
 from headrace.protocols.amqp10.properties import from_neutral, to_neutral, translated
 from headrace.protocols.amqp10.sections import TO, Head, annotated, decode_head, joined, parts, stored, with_changes
 from headrace.protocols.amqp10.types import Map
+from headrace.selector import Selector
 
 if TYPE_CHECKING:
-    from headrace.protocols.amqp10.addresses import Wanted
-    from headrace.protocols.amqp10.context import ConnectionContext
     from headrace.protocols.amqp10.session import Session
 
 STREAM_OFFSET: Final = "x-stream-offset"
 _MAX_ROUTED: Final = 256
+_OUTCOMES: Final = ["amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list"]
+_COPY: Final = "copy"
+
+
+# -- attaching -------------------------------------------------------------------------------------------------------
+
+
+def attach_receiver(session: "Session", attach: Attach) -> Link:
+    """Attach a link to a receiver, and answer. Raises HeadraceError kinds if it cannot be."""
+    context, sources = session.context, session.context.host.sources
+    key = (context.container_id, attach.name)
+    sources.make_way(key)
+    if attach.source is None:
+        found = sources.find(key)
+        if found is None or context.subscriptions(attach.name):
+            return _attach_found(session, attach)
+        attach.source = found
+    source = attach.source
+    if attach.sender_settles == frames.SENDER_MIXED:
+        attach.sender_settles = frames.SENDER_UNSETTLED
+    source.outcomes = _OUTCOMES
+    source.default_outcome = source.default_outcome or RELEASED
+    origin = _origin_of(session, attach, source)
+    link = OutgoingLink(session, attach, origin)
+    try:
+        sources.attached(key, source, _place_of(origin, source), link.steal)
+    except ProtocolError:
+        origin.end(False)
+        raise
+    origin.open(link)
+    session.confirm(session.answer_to(attach))
+    return link
+
+
+def _place_of(origin: Origin, source: Source) -> tuple[str, str] | None:
+    """Return the queue and group of a source to store; None if it is not durable, or its messages are not."""
+    consumer = origin.consumer
+    group = consumer.group if consumer is not None else None
+    if not source.durable or not source.lasts or group is None or not group.queue.durable:
+        return None
+    return group.queue.name, group.name
+
+
+def _attach_found(session: "Session", attach: Attach) -> Link:
+    """Attach a link to a durable subscription that its receiver looks up to end it. The link delivers nothing."""
+    reading, attach.source = session.context.find_subscription(attach.name)
+    origin = Subscription(session.context, reading)
+    link = OutgoingLink(session, attach, origin)
+    origin.open(link)
+    session.confirm(session.answer_to(attach))
+    return link
+
+
+def _origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
+    """Make the origin of a link's messages. Raises HeadraceError kinds if they cannot come from there."""
+    context = session.context
+    if source.dynamic:
+        subscription = Subscription(context, context.own_reading())
+        source.address = queue_path(subscription.queue)
+        subscription.consume(attach)
+        return subscription
+    node = parse_node(source.address, source.capabilities)
+    if node.kind in (addresses.MANAGEMENT, addresses.PATHS):
+        return Replies()
+    if node.kind == addresses.ANONYMOUS:
+        raise ProtocolError(frames.INVALID_FIELD, f"the source of the link {attach.name[:64]!r} has no address")
+    request = request_of(node, attach, source)
+    reading = context.resolve(attach.name, source, node, request)
+    tells_route = (source.address or "").startswith("/")
+    queue = reading.plan.queue
+    if source.distribution_mode == _COPY and node.kind == addresses.QUEUE and not queue.definition.is_stream:
+        return Browsing(context, queue.name, tells_route, request.selector)
+    subscription = Subscription(context, reading)
+    subscription.tells_route = tells_route
+    subscription.consume(attach)
+    return subscription
+
+
+# -- deliveries ------------------------------------------------------------------------------------------------------
 
 
 @final
 class Subscription(Origin):
     """A consumer of one queue, for one link."""
 
-    def __init__(self, broker: Broker, queue: str, owner: object = None) -> None:
-        self.broker = broker
-        self.queue = queue
-        self._owner = owner
-        self.link: OutgoingLink | None = None
+    def __init__(self, context: ConnectionContext, reading: Reading) -> None:
+        self.broker = context.broker
+        self.queue = reading.plan.queue.name
         self.consumer = None
-        self.is_stream = False
-        self.is_addressed = False
-        """Whether it came by a `$queue/` address or with a group: deliveries then say where they are from."""
+        self._context = context
+        self._reading = reading
+        self._link: OutgoingLink | None = None
+        self._is_stream = reading.plan.is_stream
+        self._is_addressed = reading.plan.is_addressed
         self.tells_route = False
-        """Whether deliveries have annotations with where they were published to, as RabbitMQ's clients expect."""
-        self.not_from = ""
-        """The container whose own messages are not for this link; "" for none."""
+        """True if annotations tell where a message was published to, as RabbitMQ's clients expect."""
         self._routed: dict[tuple[MessageSource, bytes], bytes] = {}
-        self.forgets_group = False
-        """Whether the group was made for this link alone and goes with it."""
-        self.deletes_queue = False
-        """Whether the queue was made for this link alone and goes with it."""
-        self.stays = False
-        """Whether that queue stays until the link is closed, not only detached."""
-        self.former: list[Consumer] = []
-        """Who holds what an earlier link of this name had not settled."""
+        """Properties with their route, by the ones without."""
 
-    # -- deliveries --------------------------------------------------------------------------------------------------
+    def consume(self, attach: Attach) -> None:
+        """Become a consumer of the queue. Raises HeadraceError kinds."""
+        client, plan = self._context.client, self._reading.plan
+        plan.request.auto_ack = attach.sender_settles == frames.SENDER_SETTLED
+        consumer = client.consumer(plan, f"{client.client_id}/{attach.name}"[:255], self.deliver)
+        consumer.allowance = 0
+        consumer.exposes_offsets = self._is_stream or self._is_addressed
+        consumer.cancelled = self.cancelled
+        client.consume(plan, consumer)
+        self.consumer = consumer
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Send what core delivers, in one piece."""
-        link = self.link
+        """Send the deliveries of core with one write."""
+        link = self._link
         if link is None or link.is_over:
             return
-        if self.not_from:
+        if self._reading.not_from:
             deliveries = self._from_others(link, deliveries)
-        is_plain = not (self.is_stream or self.is_addressed)
+        is_plain = not (self._is_stream or self._is_addressed)
         messages: list[bytes] = []
         for delivery in deliveries:
             message = delivery.message
             is_first = delivery.attempts == 1 and not delivery.notes
             if not (is_plain and is_first and message.source.encoding == AMQP10):
-                messages.append(self.rendered(delivery))
+                messages.append(self._render(delivery))
             elif self.tells_route:
                 messages.append(joined(self._with_route(message), message.payload))
             else:
@@ -113,8 +170,9 @@ class Subscription(Origin):
         link.send(messages, deliveries)
 
     def _from_others(self, link: OutgoingLink, deliveries: list[Delivery]) -> list[Delivery]:
-        """Those that another container published; the others are done with, and their credit is there again."""
-        wanted = [delivery for delivery in deliveries if delivery.message.source.client_id != self.not_from]
+        """Return the deliveries of other containers. The rest is settled, and its credit is free again."""
+        not_from = self._reading.not_from
+        wanted = [delivery for delivery in deliveries if delivery.message.source.client_id != not_from]
         for delivery in deliveries:
             if delivery not in wanted and not delivery.consumer.auto_ack:
                 self.broker.settle(delivery, ACK)
@@ -123,34 +181,33 @@ class Subscription(Origin):
         return wanted
 
     def _with_route(self, message: Message) -> bytes:
-        """The properties with their route, looked up where the same ones went out before."""
+        """Return the properties with their route, which are the same for many messages."""
         key = (message.source, message.properties)
         found = self._routed.get(key)
         if found is None:
-            head, footer = parts(message.properties)
-            found = stored(message.properties[0], with_changes(head, None, route_of(message)), footer)
+            found = _with_route(message.properties, message)
             if len(self._routed) >= _MAX_ROUTED:
                 self._routed.clear()
             self._routed[key] = found
         return found
 
-    def rendered(self, delivery: Delivery) -> bytes:
-        """The whole message, with what this delivery adds to it."""
-        properties, payload = own_message(self.broker, delivery.message)
+    def _render(self, delivery: Delivery) -> bytes:
+        """Return the whole message, with the additions of this delivery."""
+        properties, payload = _own_message(self.broker, delivery.message)
         head, footer = parts(properties)
         count = delivery.attempts - 1
-        annotations: dict[str, object] = {STREAM_OFFSET: delivery.offset} if self.is_stream else {}
+        annotations: dict[str, object] = {STREAM_OFFSET: delivery.offset} if self._is_stream else {}
         if self.tells_route:
-            annotations.update(route_of(delivery.message))
+            annotations.update(_route_of(delivery.message))
         annotations.update(delivery.notes or {})
         if count or annotations:
             head = with_changes(head, count or None, annotations)
-        if self.is_addressed:
+        if self._is_addressed:
             head = self._addressed(head, delivery)
         return joined(stored(properties[0], head, footer), payload)
 
     def _addressed(self, raw: bytes, delivery: Delivery) -> bytes:
-        """The head with the names that consumers of `$queue/` addresses know."""
+        """Return the head with the names that consumers of `$queue/` addresses know."""
         source = delivery.message.source
         old = decode_head(raw)
         head = Head()
@@ -160,7 +217,7 @@ class Subscription(Origin):
         fields[0] = format_message_id(self.queue, delivery.offset)
         fields[TO] = source.topic
         head.properties = fields
-        said: dict[str, object] = {
+        names: dict[str, object] = {
             "group-id": delivery.group.name,
             "queue": self.queue,
             "offset": delivery.offset,
@@ -168,19 +225,19 @@ class Subscription(Origin):
             "client_id": source.client_id,
             "protocol": source.protocol,
         }
-        if self.is_stream:
-            said[STREAM_OFFSET] = delivery.offset
-            said["x-stream-timestamp"] = delivery.message.timestamp_us // 1000
+        if self._is_stream:
+            names[STREAM_OFFSET] = delivery.offset
+            names["x-stream-timestamp"] = delivery.message.timestamp_us // 1000
             if isinstance(delivery.group, StreamGroup):
-                said.update(delivery.group.work_headers(delivery.offset))
-        more = Map([(name, from_neutral(value)) for name, value in said.items()])
+                names.update(delivery.group.work_headers(delivery.offset))
+        more = Map([(name, from_neutral(value)) for name, value in names.items()])
         head.application = annotated(old.application or Map(), more)
         return head.encode()
 
-    def open(self, link: OutgoingLink) -> None:
-        self.link = link
+    # -- calls of the link -------------------------------------------------------------------------------------------
 
-    # -- what the link calls -----------------------------------------------------------------------------------------
+    def open(self, link: OutgoingLink) -> None:
+        self._link = link
 
     def allow(self, count: int) -> None:
         if self.consumer is not None:
@@ -191,23 +248,7 @@ class Subscription(Origin):
         try:
             self.broker.settle(delivery, settlement)
         except Refused:
-            return  # its time ran out and another has it, or its consumer left: nothing is left to settle
-
-    def leave(self) -> None:
-        consumer, self.consumer = self.consumer, None
-        if consumer is not None:
-            self.broker.cancel(consumer, keep=True)
-            self.former.append(consumer)
-
-    def give_back(self) -> None:
-        """What this link and those before it held goes back in line."""
-        broker = self.broker
-        for consumer in self.former:
-            group = consumer.group
-            broker.cancel(consumer)
-            if self.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
-                broker.groups.delete(self.queue, group.name)
-        self.former.clear()
+            return  # its lease ran out and another consumer has it, or its own consumer left
 
     def ending(self, is_closed: bool) -> Iterator[None]:
         if self.consumer is not None:
@@ -215,54 +256,98 @@ class Subscription(Origin):
         return self._end_each(is_closed)
 
     def _end_each(self, is_closed: bool) -> Iterator[None]:
-        for consumer in [*self.former, *([] if self.consumer is None else [self.consumer])]:
-            yield from self.broker.give_back(consumer)
+        if self.consumer is not None:
+            yield from self.broker.give_back(self.consumer)
         self.end(is_closed)
         yield
 
     def end(self, is_closed: bool) -> None:
-        self.leave()
-        self.give_back()
-        broker = self.broker
-        if self.deletes_queue and (is_closed or not self.stays):
+        client, reading = self._context.client, self._reading
+        consumer, self.consumer = self.consumer, None
+        if consumer is not None:
+            client.cancel(reading.plan, consumer)
+        if reading.deletes_queue and (is_closed or not reading.stays):
             try:
-                broker.delete(self.queue, owner=self._owner)
+                client.broker.delete(self.queue, owner=client.owner)
             except (NotFound, Refused):
-                return  # gone already, with its connection or by another's hand
+                return  # deleted before, with its connection or by another client
 
     def cancelled(self) -> None:
-        """The queue went away under the consumer."""
-        if self.link is not None:
-            self.link.detach(end_of(self.broker, self.queue))
+        """Detach the link: the queue is gone, and a durable source with it."""
+        if self._link is not None:
+            self._context.host.sources.forget(self._link.key)
+            self._link.detach(_end_of(self.broker, self.queue))
 
 
-def end_of(broker: Broker, name: str) -> HeadraceError:
-    """Why a queue went away under those who read it."""
+@final
+class Browsing(Origin):
+    """A look at a queue's messages, which takes none."""
+
+    def __init__(self, context: ConnectionContext, queue: str, tells_route: bool, selector: Selector | None) -> None:
+        self._broker = context.broker
+        self.queue = queue
+        self._tells_route = tells_route
+        self._link: OutgoingLink | None = None
+        owner = context.client.owner
+        self._browser: Browser = self._broker.browse(queue, self._show, selector, self._ended, owner)
+
+    def open(self, link: OutgoingLink) -> None:
+        self._link = link
+
+    def allow(self, count: int) -> None:
+        self._broker.allow_browser(self._browser, count)
+
+    def settled(self, delivery: Delivery, outcome: Outcome) -> None:
+        return
+
+    def end(self, is_closed: bool) -> None:
+        self._broker.end_browser(self._browser)
+
+    def _show(self, found: list[Found]) -> None:
+        link = self._link
+        if link is None or link.is_over:
+            return
+        messages: list[bytes] = []
+        for _, message in found:
+            properties, payload = _own_message(self._broker, message)
+            messages.append(joined(_with_route(properties, message) if self._tells_route else properties, payload))
+        link.send(messages, None)
+
+    def _ended(self) -> None:
+        if self._link is not None:
+            self._link.detach(_end_of(self._broker, self.queue))
+
+
+def _end_of(broker: Broker, name: str) -> HeadraceError:
+    """Return the reason why a queue went away under its readers."""
     queue = broker.topology.queues.get(name)
     if queue is not None and queue.refusal is not None:
         return queue.refusal
-    return ProtocolError(RESOURCE_DELETED, f"the queue '{name}' was deleted")
+    return ProtocolError(frames.RESOURCE_DELETED, f"the queue '{name}' was deleted")
 
 
-def consumer_name(key: tuple[str, str]) -> str:
-    """The consumer of a link, as its queue's group knows it: also after a restart."""
-    return "/".join(key)[:255]
-
-
-def route_of(message: Message) -> dict[str, object]:
-    """Where a message was published to, as RabbitMQ's clients are told."""
+def _route_of(message: Message) -> dict[str, object]:
+    """Return the place that a message was published to, as RabbitMQ's clients know it."""
     return {"x-exchange": message.source.exchange, "x-routing-key": message.source.topic}
 
 
-def own_message(broker: Broker, message: Message) -> tuple[bytes, bytes]:
-    """Properties and payload as AMQP 1.0 has them, translated if another protocol brought the message."""
+def _with_route(properties: bytes, message: Message) -> bytes:
+    head, footer = parts(properties)
+    return stored(properties[0], with_changes(head, None, _route_of(message)), footer)
+
+
+def _own_message(broker: Broker, message: Message) -> tuple[bytes, bytes]:
+    """Return properties and payload as AMQP 1.0 has them, translated if another protocol brought the message."""
     if message.source.encoding == AMQP10 and message.properties:
         return message.properties, message.payload
     return translated(message, broker.codecs.decode(message))
 
 
+# -- settlements -----------------------------------------------------------------------------------------------------
+
+
 def settlement_of(broker: Broker, delivery: Delivery, outcome: Outcome) -> int:
-    """How core is to end a delivery; what a receiver noted on it goes with it."""
+    """Return core's settlement for an outcome. Annotations of a receiver go with the delivery."""
     if isinstance(outcome, Accepted):
         return ACK
     if isinstance(outcome, Rejected):
@@ -279,7 +364,7 @@ def settlement_of(broker: Broker, delivery: Delivery, outcome: Outcome) -> int:
 
 
 def _noted(broker: Broker, message: Message, notes: dict[str, object]) -> Message:
-    """The message with what a receiver noted on it, in its own encoding: what a dead letter is made from."""
+    """Return the message with a receiver's annotations, in its own encoding, for a dead letter."""
     properties = broker.codecs.decode(message)
     properties.headers.update({name: to_neutral(value) for name, value in notes.items()})
     raw = broker.codecs.encode(message.source.encoding, properties)
@@ -292,273 +377,3 @@ def _noted(broker: Broker, message: Message, notes: dict[str, object]) -> Messag
         message.expires_us,
         message.not_before_us,
     )
-
-
-_TOPIC_EXCHANGE: Final = "amq.topic"
-_SHARED: Final = "shared"
-_GLOBAL: Final = "global"
-_TEMPORARY_TOPICS: Final = "temporary/"
-
-
-def own_queue(peer: "ConnectionContext", selector: str = "") -> Queue:
-    """A queue for this connection alone, gone with it. Raises AccessRefused."""
-    definition = QueueDefinition("", durable=False, exclusive=True, filter=selector)
-    peer.rights.check_declare_queue(definition)
-    return peer.broker.declare(definition, peer.owner)
-
-
-def own_topic() -> str:
-    """A topic that nobody else knows."""
-    return _TEMPORARY_TOPICS + secrets.token_urlsafe(12)
-
-
-def bound_subscription(
-    peer: "ConnectionContext", link: str, source: Source, node: Node, wanted: "Wanted"
-) -> Subscription:
-    """A queue for a link that gets what is published to a topic or an exchange. Raises AccessRefused, NotFound."""
-    if node.kind == TOPIC:
-        peer.rights.check_topic_subscribe(node.name, peer.container_id)
-    else:
-        peer.rights.check(READ, rights.EXCHANGE, node.name)
-        peer.rights.check_topic(READ, node.name, node.key or "", peer.container_id)
-    selector = wanted.selector.text if wanted.selector is not None else ""
-    exchange, key = (node.name, node.key or "")
-    if node.kind == TOPIC:
-        exchange, key = _TOPIC_EXCHANGE, key_of_filter(node.name)
-    stays = source.expiry_policy == NEVER or source.timeout > 0
-    is_shared = _SHARED in source.capabilities
-    if stays or is_shared:
-        expires_ms = 0 if source.expiry_policy == NEVER else source.timeout * 1000
-        definition = QueueDefinition(
-            _name(peer, link, source.capabilities),
-            durable=source.durable > 0,
-            auto_delete=not stays,
-            expires_ms=expires_ms,
-            filter=selector,
-        )
-        queue = _kept(peer, definition, exchange, key)
-    else:
-        queue = own_queue(peer, selector)
-        peer.broker.bind(Binding(exchange, queue.name, key), peer.owner)
-    subscription = Subscription(peer.broker, queue.name, peer.owner)
-    subscription.deletes_queue = stays or not is_shared
-    subscription.stays = stays
-    if wanted.no_local:
-        subscription.not_from = peer.container_id
-    wanted.selector = None  # the queue has nothing but what is wanted
-    return subscription
-
-
-def _kept(peer: "ConnectionContext", definition: QueueDefinition, exchange: str, key: str) -> Queue:
-    """The queue of a subscription: as it was left, or new where another topic or selector is wanted now, as JMS has it.
-
-    Raises PreconditionFailed when others share it and want something else.
-    """
-    broker = peer.broker
-    peer.rights.check_declare_queue(definition)
-    peer.rights.check(READ, rights.QUEUE, definition.name)
-    found = broker.topology.queues.get(definition.name)
-    if found is not None:
-        bindings = [(one.source, one.key) for one in broker.topology.exchanges.bindings_to(definition.name)]
-        if found.definition.filter != definition.filter or bindings != [(exchange, key)]:
-            if found.consumers:
-                raise PreconditionFailed(
-                    f"the subscription {definition.name!r} is in use with another topic or selector"
-                )
-            broker.delete(definition.name, owner=peer.owner)
-    queue = broker.declare(definition)
-    broker.bind(Binding(exchange, queue.name, key), peer.owner)
-    return queue
-
-
-def kept_subscription(peer: "ConnectionContext", link: str) -> tuple[Subscription, Source]:
-    """The durable subscription of this container and name, for a receiver that asks for it without a source.
-
-    That is how one is looked up to be ended: by closing the link. Raises NotFound, AccessRefused.
-    """
-    here = _subscriptions(peer, link)
-    if not here:
-        raise NotFound(f"no subscription '{link[:128]}' of the container '{peer.container_id[:128]}'")
-    queue = peer.broker.queue(here[0], peer.owner)
-    peer.rights.check(rights.CONFIGURE, rights.QUEUE, queue.name)
-    subscription = Subscription(peer.broker, queue.name, peer.owner)
-    subscription.deletes_queue = subscription.stays = True
-    source = Source(queue_path(queue.name))
-    source.durable = UNSETTLED_STATE
-    source.expiry_policy = NEVER
-    return subscription, source
-
-
-def has_subscription(peer: "ConnectionContext", link: str) -> bool:
-    """Whether there is such a subscription."""
-    return bool(_subscriptions(peer, link))
-
-
-def _subscriptions(peer: "ConnectionContext", link: str) -> list[str]:
-    """The queues of the subscriptions that a link may mean by its name: its own, or one that it shares."""
-    named = [_name(peer, link, []), _name(peer, link, [_SHARED]), _name(peer, link, [_SHARED, _GLOBAL])]
-    return [name for name in named if name in peer.broker.topology.queues]
-
-
-def _name(peer: "ConnectionContext", link: str, capabilities: list[str]) -> str:
-    """The queue of a subscription. Links that share one are named `<subscription>|<anything>`, as Qpid JMS does;
-    it is shared among containers where it is global."""
-    container = "" if _GLOBAL in capabilities else peer.container_id
-    name = link.partition("|")[0] if _SHARED in capabilities else link
-    return f"{container}:{name}"[:200]
-
-
-@final
-class Browsing(Origin):
-    """What one link is shown of a queue, whatever it says of it."""
-
-    def __init__(self, broker: Broker, queue: str, tells_route: bool, wanted: Wanted, owner: object) -> None:
-        self._broker = broker
-        self.queue = queue
-        self._tells_route = tells_route
-        self._link: OutgoingLink | None = None
-        self._browser: Browser = broker.browse(queue, self._show, wanted.selector, self._ended, owner)
-
-    def open(self, link: OutgoingLink) -> None:
-        self._link = link
-
-    def allow(self, count: int) -> None:
-        self._broker.allow_browser(self._browser, count)
-
-    def settled(self, delivery: Delivery, outcome: Outcome) -> None:
-        return
-
-    def leave(self) -> None:
-        self._broker.end_browser(self._browser)
-
-    def end(self, is_closed: bool) -> None:
-        self.leave()
-
-    def _show(self, found: list[Found]) -> None:
-        link = self._link
-        if link is None or link.is_over:
-            return
-        messages: list[bytes] = []
-        for _, message in found:
-            properties, payload = own_message(self._broker, message)
-            if self._tells_route:
-                head, footer = parts(properties)
-                properties = stored(properties[0], with_changes(head, None, route_of(message)), footer)
-            messages.append(joined(properties, payload))
-        link.send(messages, None)
-
-    def _ended(self) -> None:
-        if self._link is not None:
-            self._link.detach(end_of(self._broker, self.queue))
-
-
-_COPY: Final = "copy"
-_GENERATED: Final = re.compile(r"[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
-"""A container id that nobody will have again."""
-
-
-def origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
-    """Where the messages of a link come from. Raises HeadraceError kinds when they cannot come from there."""
-    peer = session.peer
-    if source.dynamic:
-        queue = own_queue(peer)
-        source.address = queue_path(queue.name)
-        subscription = Subscription(peer.broker, queue.name, peer.owner)
-        subscription.deletes_queue = True
-        return _consume(peer, subscription, attach, Wanted(), DEFAULT_GROUP, "")
-    node = parse_node(source.address, source.capabilities)
-    if node.kind in (MANAGEMENT, PATHS):
-        return Replies(session, source.address or "")
-    if node.kind == ANONYMOUS:
-        raise ProtocolError(INVALID_FIELD, f"the source of the link {attach.name[:64]!r} has no address")
-    wanted = wanted_of(attach, source)
-    source.filter = wanted.applied
-    subscription, key_filter = _subscription(peer, attach, source, node, wanted)
-    subscription.is_addressed = node.kind == ADDRESS or bool(wanted.group)
-    subscription.tells_route = (source.address or "").startswith("/")
-    queue = peer.broker.queue(subscription.queue, peer.owner)
-    mode = mode_to_join(queue, wanted.group, wanted.mode)
-    subscription.is_stream = mode == STREAM_MODE
-    if source.distribution_mode == _COPY and node.kind == QUEUE and not queue.definition.is_stream:
-        return Browsing(peer.broker, subscription.queue, subscription.tells_route, wanted, peer.owner)
-    subscription.tags_by_offset = source.durable == UNSETTLED_STATE and not subscription.is_stream
-    group = wanted.group
-    if not group:
-        group = _own_group(subscription, peer, wanted, key_filter) if subscription.is_stream else DEFAULT_GROUP
-    return _consume(peer, subscription, attach, wanted, group, key_filter, mode)
-
-
-def _consume(
-    peer: "ConnectionContext",
-    subscription: Subscription,
-    attach: Attach,
-    wanted: Wanted,
-    group: str,
-    key_filter: str,
-    mode: int = 0,
-) -> Subscription:
-    is_settled = attach.sender_settles == SENDER_SETTLED
-    name = consumer_name((peer.container_id, attach.name))
-    consumer = Consumer(name, subscription.deliver, 0, is_settled, wanted.priority, owner=peer.owner)
-    consumer.allowance = 0
-    consumer.exposes_offsets = subscription.is_stream or subscription.is_addressed
-    consumer.selector = wanted.selector
-    consumer.cancelled = subscription.cancelled
-    peer.broker.consume(
-        subscription.queue, consumer, group, key_filter, mode, wanted.position, auto_commit=wanted.auto_commit
-    )
-    subscription.consumer = consumer
-    return subscription
-
-
-def _subscription(
-    peer: "ConnectionContext", attach: Attach, source: Source, node: Node, wanted: Wanted
-) -> tuple[Subscription, str]:
-    """The queue that a source means, made if it is to be, and the filter of its keys."""
-    broker = peer.broker
-    if node.kind == ADDRESS:
-        peer.rights.check_topic_subscribe(node.name, peer.container_id)
-        address = parse_address(node.name)
-        broker.addressed(address.queue, peer.owner)
-        return Subscription(broker, address.queue, peer.owner), address.key
-    if node.kind in (TOPIC, EXCHANGE):
-        return bound_subscription(peer, attach.name, source, node, wanted), ""
-    peer.rights.check(READ, rights.QUEUE, node.name)
-    if node.name not in broker.topology.queues and "queue" in source.capabilities:
-        definition = QueueDefinition(node.name)
-        peer.rights.check_declare_queue(definition)
-        broker.declare(definition, peer.owner)
-    return Subscription(broker, node.name, peer.owner), ""
-
-
-def _own_group(subscription: Subscription, peer: "ConnectionContext", wanted: Wanted, key_filter: str) -> str:
-    """The group of a stream's reader that names none: that of its container, or one of its own where that is in use.
-
-    A reader that says where to start, or whose container has a name for once only, leaves no group behind.
-    """
-    name = group_of_client(peer.container_id) or "default"
-    is_generated = _GENERATED.fullmatch(peer.container_id) is not None
-    subscription.forgets_group = wanted.position is not None or is_generated
-    taken = peer.broker.topology.queue(subscription.queue).groups.get(effective_group(name, key_filter))
-    if taken is None or not len(taken.consumers):
-        return name
-    subscription.forgets_group = True
-    return f"{name}-{secrets.token_urlsafe(9)}"
-
-
-def refusal_of(peer: "ConnectionContext", source: object) -> AccessRefused | None:
-    """Why a user may not read what a link reads, which it once might; None when it still may."""
-    if not isinstance(source, Source) or source.dynamic:
-        return None
-    node = parse_node(source.address, source.capabilities)
-    try:
-        if node.kind in (ADDRESS, TOPIC):
-            peer.rights.check_topic_subscribe(node.name, peer.container_id)
-        elif node.kind == EXCHANGE:
-            peer.rights.check(READ, rights.EXCHANGE, node.name)
-            peer.rights.check_topic(READ, node.name, node.key or "", peer.container_id)
-        elif node.kind == QUEUE:
-            peer.rights.check(READ, rights.QUEUE, node.name)
-    except AccessRefused as error:
-        return error
-    return None

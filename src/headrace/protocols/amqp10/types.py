@@ -1,8 +1,7 @@
-"""The types of AMQP 1.0, every one told from every other. Values only: reading.py and writing.py know their bytes.
+"""The types of AMQP 1.0 in Python. Values only: values.py knows their bytes.
 
-A value decodes to the Python type that means the same; where Python has one type for several of AMQP's, a subclass
-remembers which it was. What a value's encoding was (how many bytes a small number took) is not remembered: the
-shortest is written.
+A value decodes to the Python type with the same meaning. Where Python has one type for several of AMQP's, a subclass
+tells which it was. The length of an encoding is not kept: the shortest is written.
 """
 
 import struct
@@ -10,51 +9,6 @@ from collections.abc import Mapping
 from typing import Final, final
 
 _F64: Final = struct.Struct(">d")
-
-# The codes of the constructors.
-DESCRIBED: Final = 0x00
-NULL: Final = 0x40
-TRUE: Final = 0x41
-FALSE: Final = 0x42
-UINT0: Final = 0x43
-ULONG0: Final = 0x44
-LIST0: Final = 0x45
-UBYTE: Final = 0x50
-BYTE: Final = 0x51
-SMALLUINT: Final = 0x52
-SMALLULONG: Final = 0x53
-SMALLINT: Final = 0x54
-SMALLLONG: Final = 0x55
-BOOLEAN: Final = 0x56
-USHORT: Final = 0x60
-SHORT: Final = 0x61
-UINT: Final = 0x70
-INT: Final = 0x71
-FLOAT: Final = 0x72
-CHAR: Final = 0x73
-DECIMAL32: Final = 0x74
-ULONG: Final = 0x80
-LONG: Final = 0x81
-DOUBLE: Final = 0x82
-TIMESTAMP: Final = 0x83
-DECIMAL64: Final = 0x84
-DECIMAL128: Final = 0x94
-UUID: Final = 0x98
-VBIN8: Final = 0xA0
-STR8: Final = 0xA1
-SYM8: Final = 0xA3
-VBIN32: Final = 0xB0
-STR32: Final = 0xB1
-SYM32: Final = 0xB3
-LIST8: Final = 0xC0
-MAP8: Final = 0xC1
-LIST32: Final = 0xD0
-MAP32: Final = 0xD1
-ARRAY8: Final = 0xE0
-ARRAY32: Final = 0xF0
-
-FIXED_WIDTHS: Final = {0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
-"""How many bytes a value takes, by the upper half of its code."""
 
 
 class UByte(int):
@@ -94,7 +48,7 @@ class Float(float):
 
 
 class Char(str):
-    """char: one code point. Those that UTF-8 cannot hold are kept as they came."""
+    """char: one code point, also one that UTF-8 cannot hold."""
 
 
 class Symbol(str):
@@ -102,7 +56,7 @@ class Symbol(str):
 
 
 class Decimal32(bytes):
-    """decimal32: four bytes of IEEE 754, as they came."""
+    """decimal32: four bytes of IEEE 754."""
 
 
 class Decimal64(bytes):
@@ -115,7 +69,7 @@ class Decimal128(bytes):
 
 @final
 class Described:
-    """A value that another one says the meaning of."""
+    """A value with a descriptor, which gives its meaning."""
 
     __slots__ = ("descriptor", "value")
 
@@ -134,7 +88,7 @@ class Described:
 
 @final
 class Array:
-    """Items of one type, which the code of their constructor says; perhaps all described by the same value."""
+    """Items of one type, which the code of their constructor names, perhaps with one descriptor for all."""
 
     __slots__ = ("code", "descriptor", "items")
 
@@ -156,7 +110,7 @@ class Array:
 
 @final
 class Map:
-    """Pairs in their order. A dict would take the uint 1, the int 1 and true for one key, and take no list for one."""
+    """Pairs in their order. In a dict the uint 1, the int 1 and true would be one key, and a list could be none."""
 
     __slots__ = ("pairs",)
 
@@ -165,18 +119,18 @@ class Map:
 
     @staticmethod
     def of(values: Mapping[str, object]) -> "Map":
-        """A map from symbols."""
+        """Make a map with symbols for keys."""
         return Map([(Symbol(name), value) for name, value in values.items()])
 
     def get(self, name: str) -> object:
-        """The value of a string or symbol, None when it is not there."""
+        """Return the value of a string or symbol, None if there is none."""
         for key, value in self.pairs:
             if isinstance(key, str) and key == name:
                 return value
         return None
 
     def texts(self) -> dict[str, object]:
-        """Those whose key is a string or a symbol."""
+        """Return the pairs whose key is a string or a symbol."""
         return {str(key): value for key, value in self.pairs if isinstance(key, str)}
 
     def __eq__(self, other: object) -> bool:
@@ -189,7 +143,7 @@ class Map:
 
 
 def same(left: object, right: object) -> bool:
-    """Whether two values are of one type and equal: 1 is not true, the uint 1 is not the int 1, NaN is NaN."""
+    """True if two values are of one type and equal: 1 is not true, the uint 1 is not the int 1, NaN is NaN."""
     if type(left) is not type(right):
         return False
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):

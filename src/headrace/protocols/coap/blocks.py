@@ -1,4 +1,4 @@
-"""Bodies that come in parts (RFC 7959, Block1), put together within bounds. Nobody is answered here."""
+"""Bodies that come in parts (RFC 7959, Block1), put together within bounds. No answers."""
 
 from typing import Final, final
 
@@ -22,13 +22,13 @@ class _Body:
 
 @final
 class Blocks:
-    """The bodies that are not whole yet, by who sends them and where to."""
+    """Incomplete bodies, by sender and path."""
 
     def __init__(self) -> None:
         self._bodies: dict[object, _Body] = {}
 
     def add(self, key: object, block: Block, part: bytes, now_us: int) -> bytes | None:
-        """The whole body when this was its last part, else None. Raises ProtocolError."""
+        """Add a part; returns the body after its last part, else None. Raises ProtocolError."""
         number, more, exponent = block
         size = 16 << exponent
         if exponent > _LARGEST_EXPONENT or len(part) > size or (more and len(part) != size):
@@ -45,11 +45,11 @@ class Blocks:
         self._forget(now_us)
         body.seen_us = now_us
         self._bodies.pop(key, None)
-        self._bodies[key] = body  # at the end: the one that waits longest is the first
+        self._bodies[key] = body  # at the end, so that the oldest is the first
         return None
 
     def _forget(self, now_us: int) -> None:
-        """Give up what nobody goes on with, or the oldest where there are too many."""
+        """Drop bodies without progress, and the oldest if there are too many."""
         while self._bodies:
             oldest = next(iter(self._bodies))
             if len(self._bodies) < _MAX_BODIES and self._bodies[oldest].seen_us > now_us - _PATIENCE_US:

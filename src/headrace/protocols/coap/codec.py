@@ -10,7 +10,7 @@ from aiocoap.numbers.types import Type
 from headrace.errors import ProtocolError
 
 Block = tuple[int, bool, int]
-"""Of a body in parts: which one, whether more follow, and the exponent of their size."""
+"""A part of a body: its number, True if more follow, and the exponent of its size."""
 
 CHANGED: Final = 0x44
 CONTINUE: Final = 0x5F
@@ -35,7 +35,7 @@ _UNDERSTOOD: Final = frozenset((3, 7, 11, 15, 17, 23, 27))
 _PROXY: Final = frozenset((35, 39))
 _MAX_WORDS_BYTES: Final = 512
 MALFORMED: Final = -1
-"""The code of what is no message of CoAP at all."""
+"""The code for bytes that are no CoAP message."""
 
 
 @final
@@ -57,9 +57,9 @@ class Request:
 
 
 def decode_request(data: bytes) -> Request | None:
-    """The request in a datagram; None for an acknowledgement or a reset, to which nothing is answered.
+    """The request in a datagram; None for an acknowledgement or a reset, which get no answer.
 
-    A request with code 0 is a ping. Raises ProtocolError: MALFORMED for what is no CoAP, else with the code to answer.
+    A request with code 0 is a ping. Raises ProtocolError: MALFORMED for no CoAP message, else the answer's code.
     """
     if len(data) < 4 or data[0] >> 6 != 1:
         raise ProtocolError(MALFORMED, "this is no CoAP")
@@ -97,7 +97,7 @@ def _check_options(numbers: set[int]) -> None:
 def encode_answer(
     request_head: bytes, code: int, message_id: int, words: str = "", block: Block | None = None
 ) -> bytes:
-    """The answer to a request, given the first bytes of its datagram: an acknowledgement where it asks for one."""
+    """The answer to a request, given the first bytes of its datagram; an acknowledgement if it is confirmable."""
     is_confirmable = request_head[0] >> 4 & 3 == 0
     message = Message(code=Code(code), payload=words.encode(errors="replace")[:_MAX_WORDS_BYTES])
     message.mtype = Type.ACK if is_confirmable else Type.NON
@@ -109,5 +109,5 @@ def encode_answer(
 
 
 def encode_reset(message_id: int) -> bytes:
-    """Says that a message was not understood; also the answer to a ping."""
+    """The answer to a ping and to a message that was not understood."""
     return bytes((0x70, 0)) + message_id.to_bytes(2)

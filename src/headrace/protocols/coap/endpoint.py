@@ -1,7 +1,7 @@
-"""Where CoAP clients publish: datagrams in, answers out once the message is safe. What may be published is core's.
+"""CoAP publishing: datagrams in, answers out once the message is durable. Rights and topics are core/client.py's.
 
-Nothing is kept per client. A request that comes twice is answered twice and published once, as long as it is among the
-last few thousand; a client that hears nothing sends again by itself, so what is too much at once is just not heard.
+Nothing is kept per client. A request that comes twice is answered twice and published once, if it is among the last few
+thousand. Clients repeat requests without an answer, so requests beyond a limit are ignored.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.access.access import Access
 from headrace.core.access.logins import Account, Login
+from headrace.core.client import Client
 from headrace.core.hosts import Hosts
 from headrace.core.properties import NativeCodec, Properties
-from headrace.core.publisher import Publisher
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, HeadraceError, NotFound, ProtocolError, Refused, TooLarge
 from headrace.model import NATIVE
@@ -57,7 +57,7 @@ _CODES: Final[tuple[tuple[type[HeadraceError], int], ...]] = (
 
 @final
 class _Exchange:
-    """A request and, once there is one, its answer."""
+    """A request and its answer, if it has one."""
 
     __slots__ = ("answer", "head", "peer", "since_us")
 
@@ -70,7 +70,7 @@ class _Exchange:
 
 @final
 class _Query:
-    """What the query of a request says."""
+    """The query of a request."""
 
     __slots__ = ("client_id", "password", "qos", "retain", "user")
 
@@ -153,7 +153,7 @@ class Endpoint(DatagramHandler):
     # -- one request -------------------------------------------------------------------------------------------------
 
     def _admit(self, exchange: _Exchange, request: Request) -> None:
-        """Find out who asks, then do what is asked."""
+        """Check the login of a request, then publish."""
         peer = exchange.peer
         try:
             query = _Query(request.query)
@@ -184,8 +184,8 @@ class Endpoint(DatagramHandler):
                 self._finish(exchange, CONTINUE, "", request.block)
                 return
             payload = body
-        publisher = self._publisher(account, query)
-        publisher.check_rate(self._clock.monotonic_us())
+        client = self._client(account, query)
+        client.check_rate(self._clock.monotonic_us())
         properties = NativeCodec().encode(Properties(None, request.content_type))
 
         def confirmed(error: HeadraceError | None) -> None:
@@ -194,7 +194,7 @@ class Endpoint(DatagramHandler):
             else:
                 self._finish(exchange, _code_of(error), str(error), request.block)
 
-        publisher.publish(
+        client.publish_topic(
             topic_of(request.path),
             payload,
             self._clock.now_us(),
@@ -207,12 +207,12 @@ class Endpoint(DatagramHandler):
         if not query.qos:
             confirmed(None)
 
-    def _publisher(self, account: Account, query: _Query) -> Publisher:
+    def _client(self, account: Account, query: _Query) -> Client:
         broker, rights = self._hosts.find(DEFAULT_HOST), self._access.rights(account, DEFAULT_HOST)
         if broker is None or rights is None:
             raise AccessRefused(f"access to vhost '{DEFAULT_HOST}' refused for user '{account.name}'")
         client_id = query.client_id or f"{PROTOCOL}:{account.name}"
-        return Publisher(broker, account, rights, client_id, PROTOCOL, NATIVE)
+        return Client(broker, account, rights, client_id, PROTOCOL, NATIVE)
 
     def _guarded(self, exchange: _Exchange, call: Callable[[], None]) -> None:
         try:

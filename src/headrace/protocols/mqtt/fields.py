@@ -19,7 +19,7 @@ def malformed(message: str) -> ProtocolError:
 
 @final
 class Reader:
-    """Reads one value after the other from a part of a packet. Raises ProtocolError where they are not what is due."""
+    """Reads one value after the other from a part of a packet. Raises ProtocolError for bytes that do not fit."""
 
     __slots__ = ("_data", "_end", "_what", "at")
 
@@ -72,7 +72,7 @@ class Reader:
         return value
 
     def part(self, size: int) -> "Reader":
-        """A reader for the next `size` bytes, which are behind this one then."""
+        """A reader for the next `size` bytes; this one goes on behind them."""
         at = self._step(size)
         return Reader(self._data, at, at + size, self._what)
 
@@ -99,7 +99,7 @@ def decode_text(raw: bytes, what: str) -> str:
 
 
 def require_topic(name: str) -> None:
-    """Raises ProtocolError when nothing can be published to it."""
+    """Raises ProtocolError for an invalid topic."""
     try:
         check_topic(name)
     except Refused as error:
@@ -107,7 +107,7 @@ def require_topic(name: str) -> None:
 
 
 def require_filter(pattern: str) -> None:
-    """Raises ProtocolError when it cannot be subscribed to, shared or not."""
+    """Raises ProtocolError for an invalid topic filter, shared or not."""
     part = pattern
     if pattern.startswith(_SHARED):
         name, slash, part = pattern[len(_SHARED) :].partition("/")
@@ -138,7 +138,7 @@ def encode_binary(raw: bytes) -> bytes:
 
 
 def encode_text(text: str) -> bytes:
-    """A string; what MQTT cannot carry, which only another protocol can bring, is replaced, and cut where too long."""
+    """A string; characters that MQTT cannot carry are replaced, and a too long one is cut."""
     raw = text.replace("\0", "\ufffd").encode(errors="replace")
     if len(raw) > MAX_TEXT_BYTES:
         raw = raw[:MAX_TEXT_BYTES].decode(errors="ignore").encode()

@@ -1,11 +1,10 @@
-"""What a node that passes a client on must know of MQTT: where packets end, how to say goodbye, how to refuse."""
+"""MQTT for a node that forwards clients: where packets end, how to say goodbye, how to refuse."""
 
 from typing import Final, final
 
 from headrace.net.handover import FindRedirect, Redirect, Refusal, Tracker
-from headrace.protocols.mqtt.codec import Decoder
+from headrace.protocols.mqtt.codec import Decoder, encode_connack, encode_disconnect
 from headrace.protocols.mqtt.connection import MAX_CONNECT_BYTES
-from headrace.protocols.mqtt.encoding import encode_connack, encode_disconnect
 from headrace.protocols.mqtt.packets import CONNACK, DISCONNECT, V5, Connect
 from headrace.protocols.mqtt.properties import REASON_STRING, SERVER_REFERENCE, PropertyList
 from headrace.protocols.mqtt.reasons import SERVER_SHUTTING_DOWN, SERVER_UNAVAILABLE, SUCCESS, USE_ANOTHER_SERVER
@@ -15,7 +14,7 @@ _MAX_LENGTH_BYTES: Final = 4
 
 @final
 class MqttTracker(Tracker):
-    """Packets as the server sends them, to a client that speaks this version."""
+    """Follows the packets of a server to a client of this version."""
 
     def __init__(self, version: int) -> None:
         super().__init__()
@@ -54,7 +53,7 @@ class MqttTracker(Tracker):
 
 @final
 class MqttRefusal(Refusal):
-    """Answers CONNECT with where to go instead, or that nobody serves now."""
+    """Answers CONNECT with the address of the node that serves, or that none does."""
 
     def __init__(self, find_redirect: FindRedirect) -> None:
         super().__init__(find_redirect)
@@ -63,12 +62,12 @@ class MqttRefusal(Refusal):
     def _hear(self, data: bytes) -> None:
         for packet in self._decoder.feed(data):
             if isinstance(packet, Connect):
-                self.send(_refused(packet, self.elsewhere))
+                self.send(_refused(packet, self.redirect))
             self.end()
 
 
 def _refused(connect: Connect, elsewhere: Redirect) -> bytes:
-    """CONNACK; without properties where the client does not take that much."""
+    """CONNACK, without properties if they make it too large for the client."""
     reason = USE_ANOTHER_SERVER if elsewhere.address else SERVER_UNAVAILABLE
     properties = PropertyList()
     properties.texts[REASON_STRING] = elsewhere.why
@@ -80,7 +79,7 @@ def _refused(connect: Connect, elsewhere: Redirect) -> bytes:
 
 
 def version_of(start: bytes) -> int:
-    """The protocol level that a CONNECT asks for which begins like this: type, length, name, level. 0 for none."""
+    """The protocol level of a CONNECT with these first bytes: type, length, name, level. 0 for none."""
     at = 1
     while at < len(start) and at < _MAX_LENGTH_BYTES and start[at] >= 0x80:
         at += 1

@@ -1,7 +1,7 @@
-"""What a client must acknowledge: packet identifiers, its receive maximum, what waits until there is room. No topics.
+"""Messages that a client must acknowledge: packet identifiers, receive maximum, messages that wait. No topics.
 
-Messages from the session's log have the packet identifier that follows from their offset, so that one that is sent
-again, even after a restart, has the same one; all others have one from the upper half.
+The packet identifier of a message from the session's log follows from its offset, so that a message that is sent again,
+even after a restart, has the same one. All others are from the upper half.
 """
 
 from collections import deque
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.group import ACK
 from headrace.errors import HeadraceError, Refused
-from headrace.protocols.mqtt.encoding import PublishEncoder, encode_acknowledgement
+from headrace.protocols.mqtt.codec import PublishEncoder, encode_acknowledgement
 from headrace.protocols.mqtt.packets import PUBREL
 from headrace.protocols.mqtt.reasons import FAILURE, PACKET_IDENTIFIER_NOT_FOUND
 
 if TYPE_CHECKING:
-    from headrace.protocols.mqtt.client import Client
+    from headrace.protocols.mqtt.receiver import Receiver
 
 LOG_IDENTIFIERS: Final = 32_767
 _FIRST_OTHER: Final = 32_768
@@ -23,63 +23,63 @@ _LAST: Final = 65_535
 
 _NOTHING: Final[deque["Item"]] = deque(maxlen=0)
 _NOTHING_EITHER: Final[deque["Memory"]] = deque(maxlen=0)
-"""One for all clients that nothing waits for; a deque of its own takes 700 bytes."""
+"""Shared by all clients without waiting messages: a deque takes 700 bytes."""
 
 Item = tuple[PublishEncoder, int, bool, Delivery, int, bool]
-"""Packet, QoS, retain, what core delivered, packet identifier (0 for any), whether its acknowledgement settles it."""
+"""Packet, QoS, retain, delivery, packet identifier (0 for any); True if an acknowledgement settles the delivery."""
 Memory = tuple[PublishEncoder, int, bool, int]
-"""Packet, QoS, retain, how large."""
+"""Packet, QoS, retain, size in bytes."""
 
 
 @final
 class Outbox:
-    """The messages of one client that are sent and not acknowledged, and those that wait for their turn."""
+    """The unacknowledged messages of one client, and those that wait to be sent."""
 
     __slots__ = (
-        "_client",
         "_flights",
         "_last",
         "_memory",
         "_memory_bytes",
         "_receipts",
+        "_receiver",
         "_storing",
         "_waiting",
         "_window",
     )
 
-    def __init__(self, client: "Client", receive_maximum: int) -> None:
-        self._client = client
+    def __init__(self, receiver: "Receiver", receive_maximum: int) -> None:
+        self._receiver = receiver
         self._window = min(receive_maximum, LOG_IDENTIFIERS)
         self._flights: dict[int, Delivery | None] = {}
-        """Sent at QoS 1, by packet identifier; with the delivery that a PUBACK settles, if it does."""
+        """Sent at QoS 1, by packet identifier, with the delivery that a PUBACK settles, if any."""
         self._receipts: dict[int, Delivery | None] = {}
-        """Sent at QoS 2 and not received as far as is known."""
+        """Sent at QoS 2, without a PUBREC so far."""
         self._waiting: deque[Item] = _NOTHING
-        """What core delivered: no more than the client may hold."""
+        """Deliveries of core that wait: no more than the client may hold."""
         self._memory: deque[Memory] = _NOTHING_EITHER
-        """What nobody else keeps: no more than the limits allow, the oldest makes room."""
+        """Messages that only memory holds, up to the limits; the oldest makes room."""
         self._memory_bytes = 0
         self._last = _LAST
         self._storing: list[tuple[int, list[int]]] = []
-        """Received identifiers by the turn that stores them; PUBREL follows when that turn is stored."""
+        """Received identifiers by the batch that stores them; PUBREL follows once that batch is durable."""
 
     @property
     def waiting(self) -> int:
-        """How many wait in memory only."""
+        """The number of messages that wait in memory only."""
         return len(self._memory)
 
     @property
     def room(self) -> int:
-        """How many more may be sent now."""
-        session = self._client.session
+        """The number of messages that may be sent now."""
+        session = self._receiver.session
         completing = len(session.completing) if session is not None else 0
         return self._window - len(self._flights) - len(self._receipts) - completing
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def offer(self, packet: PublishEncoder, qos: int, retain: bool, size: int) -> None:
-        """Send it, or have it wait in memory."""
-        if self._memory or self._client.is_held or self.room <= 0:
+        """Send a message, or keep it in memory."""
+        if self._memory or self._receiver.is_held or self.room <= 0:
             self._remember((packet, qos, retain, size))
         else:
             self._send(packet, qos, retain, False, self._free_identifier(), None)
@@ -87,41 +87,41 @@ class Outbox:
     def deliver(
         self, packet: PublishEncoder, qos: int, retain: bool, delivery: Delivery, number: int, settles: bool
     ) -> None:
-        """Send what core delivered, or have it wait; `number` 0 stands for any packet identifier."""
+        """Send a delivery of core, or let it wait; `number` 0 stands for any packet identifier."""
         item = (packet, qos, retain, delivery, number, settles)
         if self._waiting or self.room <= 0 or not self._try(item):
             if self._waiting is _NOTHING:
                 self._waiting = deque()
             self._waiting.append(item)
-            if len(self._waiting) >= self._client.limits.prefetch:
-                self._client.fill(True)
+            if len(self._waiting) >= self._receiver.limits.prefetch:
+                self._receiver.fill(True)
 
     def drain(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send waiting messages, as far as there is room."""
         waiting = self._waiting
         while waiting and self.room > 0 and self._try(waiting[0]):
             waiting.popleft()
         if not waiting:
-            self._client.fill(False)
+            self._receiver.fill(False)
         memory = self._memory
-        while memory and self.room > 0 and not self._client.is_held:
+        while memory and self.room > 0 and not self._receiver.is_held:
             packet, qos, retain, size = memory.popleft()
             self._memory_bytes -= size
             self._send(packet, qos, retain, False, self._free_identifier(), None)
 
     def _remember(self, item: Memory) -> None:
-        limits = self._client.limits
+        limits = self._receiver.limits
         if self._memory is _NOTHING_EITHER:
             self._memory = deque()
         memory, size = self._memory, item[3]
         while memory and (len(memory) >= limits.waiting_messages or self._memory_bytes + size > limits.waiting_bytes):
             self._memory_bytes -= memory.popleft()[3]
-            self._client.host.counters.dropped += 1
+            self._receiver.host.counters.dropped += 1
         memory.append(item)
         self._memory_bytes += size
 
     def _try(self, item: Item) -> bool:
-        """Send one unless its packet identifier is still in use."""
+        """Send a message; False if its packet identifier is still in use."""
         packet, qos, retain, delivery, number, settles = item
         if number and self._is_used(number):
             return False
@@ -132,14 +132,14 @@ class Outbox:
     def _send(
         self, packet: PublishEncoder, qos: int, retain: bool, dup: bool, number: int, delivery: Delivery | None
     ) -> None:
-        client = self._client
+        receiver = self._receiver
         data = packet.encode(qos, retain, number, dup)
-        if client.max_packet_bytes and len(data) > client.max_packet_bytes:
+        if receiver.max_packet_bytes and len(data) > receiver.max_packet_bytes:
             self.settle(delivery)  # MQTT 5 [MQTT-3.1.2-25]: as if it had been sent
             return
         (self._flights if qos == 1 else self._receipts)[number] = delivery
-        client.host.counters.sent += 1
-        client.wire.send(data)
+        receiver.host.counters.sent += 1
+        receiver.wire.send(data)
 
     def _free_identifier(self) -> int:
         number = self._last
@@ -152,21 +152,21 @@ class Outbox:
     def _is_used(self, number: int) -> bool:
         if number in self._flights or number in self._receipts:
             return True
-        session = self._client.session
+        session = self._receiver.session
         return session is not None and number in session.completing
 
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
     def acknowledged(self, number: int) -> None:
-        """PUBACK. One for nothing that was sent is ignored."""
+        """PUBACK; ignored if no message has that identifier."""
         if number in self._flights:
             self.settle(self._flights.pop(number))
-            self._client.has_room()
+            self._receiver.has_room()
 
     def received(self, number: int, reason: int) -> None:
-        """PUBREC: the client has it, or does not want it; it is not sent again."""
-        client = self._client
-        session = client.session
+        """PUBREC: the client has the message or refuses it; it is not sent again."""
+        receiver = self._receiver
+        session = receiver.session
         assert session is not None
         if number not in self._receipts:
             known = number in session.completing
@@ -174,52 +174,49 @@ class Outbox:
             return
         self.settle(self._receipts.pop(number))
         if reason >= FAILURE:
-            client.has_room()
+            receiver.has_room()
             return
-        client.host.broker.sessions.complete(session, number)
+        receiver.host.broker.sessions.complete(session, number)
         if not session.is_stored:
             self._release(number)
             return
-        turn = client.host.broker.turn_number
+        turn = receiver.host.broker.turn_number
         if self._storing and self._storing[-1][0] == turn:
             self._storing[-1][1].append(number)
         else:
             self._storing.append((turn, [number]))
-            client.host.broker.when_safe(self._stored)
+            receiver.host.broker.when_safe(self._stored)
 
     def completed(self, number: int) -> None:
         """PUBCOMP: the packet identifier is free again."""
-        client = self._client
-        if client.session is not None and client.host.broker.sessions.finish_completing(client.session, number):
-            client.has_room()
+        receiver = self._receiver
+        if receiver.session is not None and receiver.host.broker.sessions.finish_completing(receiver.session, number):
+            receiver.has_room()
 
     def resume(self) -> None:
-        """The client is back: finish what it had received."""
-        session = self._client.session
+        """Send PUBREL again for messages that a returning client had received."""
+        session = self._receiver.session
         assert session is not None
         for number in sorted(session.completing):
             self._release(number)
 
     def _stored(self, error: HeadraceError | None) -> None:
-        """No crash makes the broker send the oldest of them again: the client may forget that it has them.
-
-        Turns are stored in order, so each call is about the oldest batch, also after a turn was tried again.
-        """
+        """Send PUBREL for the oldest batch, which is durable. Batches are stored in order, also after a retry."""
         if error is not None:  # what could not be stored is tried again
-            self._client.host.broker.when_safe(self._stored)
+            self._receiver.host.broker.when_safe(self._stored)
             return
         _, numbers = self._storing.pop(0)
         for number in numbers:
             self._release(number)
 
     def _release(self, number: int, reason: int = 0) -> None:
-        self._client.wire.send(encode_acknowledgement(self._client.version, PUBREL, number, reason))
+        self._receiver.wire.send(encode_acknowledgement(self._receiver.version, PUBREL, number, reason))
 
     def settle(self, delivery: Delivery | None) -> None:
-        """The client is done with it, or cannot be told of it."""
+        """Acknowledge a delivery, if it is still pending."""
         if delivery is None:
             return
         try:
-            self._client.host.broker.settle(delivery, ACK)
+            self._receiver.host.broker.settle(delivery, ACK)
         except Refused:
-            return  # its time ran out and another has it, or its queue is gone: nothing is left to settle
+            return  # its lease ran out or its queue is gone: nothing is left to settle

@@ -8,11 +8,11 @@ from headrace.core.pubsub.session import Outlet, Subscriber
 from headrace.core.routing.topology import topic_of
 from headrace.errors import Refused
 from headrace.model import MQTT5, Message
-from headrace.protocols.mqtt.encoding import PublishEncoder, delivered_properties, encode_publish
+from headrace.protocols.mqtt.codec import PublishEncoder, delivered_properties, encode_publish
 from headrace.protocols.mqtt.packets import V5
 
 if TYPE_CHECKING:
-    from headrace.protocols.mqtt.client import Client
+    from headrace.protocols.mqtt.receiver import Receiver
     from headrace.protocols.mqtt.server import Host
 
 INTERVAL_US: Final = 10_000_000
@@ -21,7 +21,7 @@ _ROOT: Final = "$SYS/broker/"
 
 @final
 class Counters:
-    """What one virtual host has seen of MQTT since the start."""
+    """The MQTT messages of one virtual host since the start."""
 
     __slots__ = ("dropped", "received", "sent")
 
@@ -33,25 +33,25 @@ class Counters:
 
 @final
 class SystemTopics:
-    """Says anew what has changed, at an interval."""
+    """Publishes changed values to `$SYS`, at an interval."""
 
-    __slots__ = ("_due_us", "_host", "_said", "_started_us", "_version")
+    __slots__ = ("_due_us", "_host", "_published", "_started_us", "_version")
 
     def __init__(self, host: "Host", version: str, now_us: int) -> None:
         self._host = host
         self._version = version
         self._started_us = now_us
         self._due_us = now_us
-        self._said: dict[str, str] = {}
+        self._published: dict[str, str] = {}
 
     def tick(self, now_us: int) -> None:
-        """Say what has changed, if it is time. `now_us` is monotonic."""
+        """Publish changed values, if it is time. `now_us` is monotonic."""
         if now_us < self._due_us:
             return
         self._due_us = now_us + INTERVAL_US
         for name, value in self._values(now_us).items():
-            if self._said.get(name) != value:
-                self._said[name] = value
+            if self._published.get(name) != value:
+                self._published[name] = value
                 self._host.broker.announce(_ROOT + name, value.encode())
 
     def _values(self, now_us: int) -> dict[str, str]:
@@ -78,9 +78,9 @@ _BATCH_BYTES: Final = 64 << 10
 
 @final
 class Fan:
-    """Best-effort packets of this turn on their way out. Those of one topic that follow each other go out together.
+    """Collects best-effort packets of one turn. Consecutive packets of one topic are sent together.
 
-    One topic at a time: so every client gets its messages in the order in which they were published.
+    It holds one topic at a time, so every client gets messages in the order in which they were published.
     """
 
     __slots__ = ("_is_due", "active", "broker", "counters", "topic")
@@ -90,11 +90,11 @@ class Fan:
         self.counters = counters
         self.topic = ""
         self.active: list[SharedOutlet] = []
-        """The outlets that have something to send."""
+        """The outlets with collected packets."""
         self._is_due = False
 
     def begin(self, topic: str) -> None:
-        """What follows is of this topic."""
+        """Begin another topic: send the packets of the last one."""
         if self.active:
             self.flush()
         self.topic = topic
@@ -109,31 +109,31 @@ class Fan:
         self.flush()
 
     def flush(self) -> None:
-        """Send everything off."""
+        """Send all collected packets."""
         active, self.active = self.active, []
         for outlet in active:
             outlet.flush()
 
     def properties(self, message: Message, now_us: int, identifiers: Sequence[int] = ()) -> bytes:
-        """What an MQTT 5 client is told about a message."""
+        """The property list of a message for MQTT 5 clients."""
         return own_properties(self.broker, message, message.properties, now_us, identifiers)
 
 
 def own_properties(
-    broker: Broker, message: Message, said: bytes, now_us: int, identifiers: Sequence[int] = (), topic_alias: int = 0
+    broker: Broker, message: Message, raw: bytes, now_us: int, identifiers: Sequence[int] = (), topic_alias: int = 0
 ) -> bytes:
-    """The property list of a delivery; `said` is what the publisher said, in its own encoding."""
+    """The property list of a delivery; `raw` are the publisher's properties, in the encoding of its protocol."""
     if message.source.encoding != MQTT5:
-        said = translated(broker, message, said)
+        raw = translated(broker, message, raw)
     if not (message.expires_us or identifiers or topic_alias):
-        return said
+        return raw
     expiry_s = max(0, -((now_us - message.expires_us) // 1_000_000)) if message.expires_us else None
-    return delivered_properties(said, expiry_s, identifiers, topic_alias)
+    return delivered_properties(raw, expiry_s, identifiers, topic_alias)
 
 
-def translated(broker: Broker, message: Message, said: bytes) -> bytes:
-    """The properties of another protocol as MQTT 5 has them; none where they cannot be read."""
-    plain = Message(message.source, b"", message.timestamp_us, said)
+def translated(broker: Broker, message: Message, raw: bytes) -> bytes:
+    """Properties of another protocol in the encoding of MQTT 5; none if they cannot be read."""
+    plain = Message(message.source, b"", message.timestamp_us, raw)
     try:
         return broker.codecs.encode(MQTT5, broker.codecs.decode(plain))
     except Refused:
@@ -142,7 +142,7 @@ def translated(broker: Broker, message: Message, said: bytes) -> bytes:
 
 @final
 class SharedOutlet(Outlet):
-    """The way to all clients of one version that get the same subscription identifiers."""
+    """Encodes messages for all clients of one version that get the same subscription identifiers."""
 
     __slots__ = ("_fan", "_identifiers", "_max_packet_bytes", "_members", "_packets", "_size", "_version")
 
@@ -151,7 +151,7 @@ class SharedOutlet(Outlet):
         self._version = version
         self._max_packet_bytes = max_packet_bytes
         self._identifiers = identifiers
-        self._members: list[Client] = []
+        self._members: list[Receiver] = []
         self._packets: list[bytes] = []
         self._size = 0
 
@@ -167,17 +167,17 @@ class SharedOutlet(Outlet):
                 fan.flush()
             encoder = PublishEncoder(self._version, topic, message.payload, properties)
             size = len(message.payload)
-            for client in cast("list[Client]", subscribers):
-                client.outbox.offer(encoder, assurance, retain, size)
+            for receiver in cast("list[Receiver]", subscribers):
+                receiver.outbox.offer(encoder, assurance, retain, size)
             return
         packet = encode_publish(self._version, topic, message.payload, 0, retain, properties=properties)
         if self._max_packet_bytes and len(packet) > self._max_packet_bytes:
             return
         if topic != fan.topic:
             fan.begin(topic)
-        self._add(packet, cast("list[Client]", subscribers))
+        self._add(packet, cast("list[Receiver]", subscribers))
 
-    def _add(self, packet: bytes, members: "list[Client]") -> None:
+    def _add(self, packet: bytes, members: "list[Receiver]") -> None:
         if members is not self._members:
             if self._packets:
                 self.flush()
@@ -191,7 +191,7 @@ class SharedOutlet(Outlet):
             self.flush()
 
     def flush(self) -> None:
-        """Send what was collected, in one piece, to each client."""
+        """Send the collected packets to each client in one piece."""
         packets = self._packets
         if not packets:
             return
@@ -201,49 +201,49 @@ class SharedOutlet(Outlet):
         self._size = 0
         members, self._members = self._members, []
         self._fan.counters.sent += count * len(members)
-        for client in members:
-            client.push(data, count)
+        for receiver in members:
+            receiver.push(data, count)
 
 
 @final
 class AliasOutlet(Outlet):
-    """The way to one client that takes topic aliases: what it gets is encoded for it alone."""
+    """Encodes messages for one client that takes topic aliases."""
 
-    __slots__ = ("_client", "_identifiers")
+    __slots__ = ("_identifiers", "_receiver")
 
-    def __init__(self, client: "Client", identifiers: tuple[int, ...]) -> None:
-        self._client = client
+    def __init__(self, receiver: "Receiver", identifiers: tuple[int, ...]) -> None:
+        self._receiver = receiver
         self._identifiers = identifiers
 
     def deliver(self, message: Message, assurance: int, retain: bool, subscribers: "list[Subscriber]") -> None:
-        client = self._client
+        receiver = self._receiver
         topic = topic_of(message.source)
         alias = 0
         if not assurance:
-            if client.is_held:
-                client.host.counters.dropped += 1
+            if receiver.is_held:
+                receiver.host.counters.dropped += 1
                 return
-            topic, alias = client.aliases.use(topic)
-        said = own_properties(
-            client.host.broker, message, message.properties, message.timestamp_us, self._identifiers, alias
+            topic, alias = receiver.aliases.use(topic)
+        properties = own_properties(
+            receiver.host.broker, message, message.properties, message.timestamp_us, self._identifiers, alias
         )
         if assurance:
-            encoder = PublishEncoder(V5, topic, message.payload, said)
-            client.outbox.offer(encoder, assurance, retain, len(message.payload))
+            encoder = PublishEncoder(V5, topic, message.payload, properties)
+            receiver.outbox.offer(encoder, assurance, retain, len(message.payload))
             return
-        packet = encode_publish(V5, topic, message.payload, 0, retain, properties=said)
-        if client.max_packet_bytes and len(packet) > client.max_packet_bytes:
-            client.aliases.take_back(topic)
+        packet = encode_publish(V5, topic, message.payload, 0, retain, properties=properties)
+        if receiver.max_packet_bytes and len(packet) > receiver.max_packet_bytes:
+            receiver.aliases.take_back(topic)
             return
-        client.host.counters.sent += 1
-        client.wire.send(packet)
+        receiver.host.counters.sent += 1
+        receiver.wire.send(packet)
 
 
 @final
 class Aliases:
-    """The topics that one client knows by a number: the first ones it was sent, as many as it takes.
+    """The topics that one client knows by a number: the first ones, as many as it takes.
 
-    Only for what is sent at once: the packet that says what a number stands for must be the first to use it.
+    Only packets that are sent at once have aliases: the packet that introduces an alias must be the first to use it.
     """
 
     __slots__ = ("_numbers", "maximum")
@@ -253,7 +253,7 @@ class Aliases:
         self._numbers: dict[str, int] = {}
 
     def use(self, topic: str) -> tuple[str, int]:
-        """The topic as it is to be sent and its alias: "" for one that the client knows, 0 where there is no room."""
+        """The topic to send, "" for one that the client knows, and its alias, 0 if there is no room."""
         number = self._numbers.get(topic)
         if number is not None:
             return "", number
@@ -263,5 +263,5 @@ class Aliases:
         return topic, number
 
     def take_back(self, topic: str) -> None:
-        """The packet that was to introduce this alias is not sent after all."""
+        """Forget an alias whose first packet was not sent."""
         self._numbers.pop(topic, None)

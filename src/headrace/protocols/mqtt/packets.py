@@ -1,6 +1,6 @@
 """The packets a client sends, as values of one shape for MQTT 3 and 5. No bytes: codec.py makes them.
 
-What MQTT 3 cannot say has the value that means so in MQTT 5: an empty list, None, 0, the default of the specification.
+Fields that MQTT 3 does not have get the default of MQTT 5: an empty list, None, 0.
 """
 
 from typing import Final, final
@@ -47,12 +47,12 @@ VERSION_NAMES: Final = {V31: "MQTT 3.1", V311: "MQTT 3.1.1", V5: "MQTT 5.0"}
 
 UserProperties = list[tuple[str, str]]
 RECEIVE_MAXIMUM: Final = 65_535
-"""What a client takes at once that does not say how much."""
+"""The default of MQTT 5."""
 
 
 @final
 class MessageProperties:
-    """What a PUBLISH or a will says about its message. Shared by all that say the same: never to be changed."""
+    """The properties of a PUBLISH or a will. Equal ones share a value: never to be changed."""
 
     __slots__ = (
         "content_type",
@@ -67,7 +67,7 @@ class MessageProperties:
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
-        """What is passed on to receivers: the bytes that came, but for what holds for one connection or runs down."""
+        """The bytes for receivers: the list without topic alias and expiry."""
         self.expiry_seconds: int | None = None
         self.topic_alias = 0
         self.is_text = False
@@ -141,7 +141,7 @@ class Connect:
 
 @final
 class Publish:
-    """A message. The topic stands in for the alias, where there was one."""
+    """A message; an alias is replaced by its topic."""
 
     __slots__ = ("dup", "packet_id", "payload", "properties", "qos", "retain", "topic")
 
@@ -179,12 +179,12 @@ class Acknowledgement:
 
 
 NOTHING_SAID: Final[UserProperties] = []
-"""The user properties of an acknowledgement without any: one list for all, never to be changed."""
+"""The user properties of all acknowledgements without any: never to be changed."""
 
 
 @final
 class Subscription:
-    """One topic filter of a SUBSCRIBE and how it wants its messages."""
+    """One topic filter of a SUBSCRIBE and its options."""
 
     __slots__ = ("no_local", "pattern", "qos", "retain_as_published", "retain_handling")
 
@@ -206,7 +206,7 @@ class Subscribe:
         self.packet_id = packet_id
         self.subscriptions = subscriptions
         self.identifier = identifier
-        """0: none was given."""
+        """0 for none."""
         self.user = user
 
 

@@ -1,8 +1,8 @@
 """The property lists of MQTT 5: read, checked, written, and translated to core's Properties and back.
 
-A message from an MQTT client carries the property list of its PUBLISH without its length, without what holds for one
-connection only (topic alias) and without its expiry, which core counts down. MQTT to MQTT needs none of this: the bytes
-are passed on. Here a message from another protocol becomes a list, or a list what another protocol can be told.
+A message from an MQTT client carries the property list of its PUBLISH without its length, topic alias and expiry: the
+alias is the connection's, and core counts down the expiry. From MQTT to MQTT the bytes are passed on. This module
+translates between such a list and the properties of other protocols.
 
 +---------------------------+------------+----------- - - -+-- - - -
 | length of the list        | identifier | value           | the next
@@ -57,7 +57,7 @@ WILDCARD_AVAILABLE: Final = 0x28
 SUBSCRIPTION_IDENTIFIERS_AVAILABLE: Final = 0x29
 SHARED_AVAILABLE: Final = 0x2A
 
-# MQTT 5 [2.2.2.2]: what a client may say in each packet. User properties go with every one of them.
+# MQTT 5 [2.2.2.2]: the properties that a client may send in each packet. User properties go with every packet.
 _OF_MESSAGE: Final = (PAYLOAD_FORMAT, MESSAGE_EXPIRY, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA)
 OF_PUBLISH: Final = frozenset((*_OF_MESSAGE, TOPIC_ALIAS))
 OF_WILL: Final = frozenset((*_OF_MESSAGE, WILL_DELAY))
@@ -95,13 +95,13 @@ _TEXTS: Final = frozenset(
 _BINARIES: Final = frozenset((CORRELATION_DATA, AUTHENTICATION_DATA))
 _SWITCHES: Final = frozenset((PAYLOAD_FORMAT, REQUEST_PROBLEM_INFORMATION, REQUEST_RESPONSE_INFORMATION))
 _NOT_ZERO: Final = frozenset((RECEIVE_MAXIMUM, MAXIMUM_PACKET_SIZE, SUBSCRIPTION_IDENTIFIER))
-# These hold for one connection, or run down: a receiver gets its own.
+# Each receiver gets its own: these hold for one connection, or count down.
 _NOT_PASSED_ON: Final = frozenset((MESSAGE_EXPIRY, TOPIC_ALIAS, WILL_DELAY))
 
 
 @final
 class PropertyList:
-    """Properties by identifier, by the kind of their value."""
+    """Properties by identifier, one dictionary for each type of value."""
 
     __slots__ = ("binaries", "numbers", "texts", "user")
 
@@ -112,7 +112,7 @@ class PropertyList:
         self.user: UserProperties = []
 
     def encode(self) -> bytes:
-        """The list as it stands in a packet, its length before it."""
+        """The list as in a packet, with its length."""
         parts: list[bytes] = []
         for identifier, number in self.numbers.items():
             parts.append(bytes((identifier,)) + _encode_number(identifier, number))
@@ -137,12 +137,12 @@ def _encode_number(identifier: int, number: int) -> bytes:
 
 
 def encode_user_property(name: str, value: str) -> bytes:
-    """One user property, as it stands in a list."""
+    """One user property, as in a list."""
     return b"\x26" + encode_text(name) + encode_text(value)
 
 
 def decode_list(reader: Reader, allowed: frozenset[int], what: str) -> PropertyList:
-    """The list that begins here. Raises ProtocolError for what this packet does not allow or says twice."""
+    """Decode a list. Raises ProtocolError for properties that the packet does not allow, or that come twice."""
     found = PropertyList()
     part = reader.part(reader.length())
     while part.has_more():
@@ -216,7 +216,7 @@ _OCTETS: Final = frozenset(
 
 
 def decode_message_list(raw: bytes, allowed: frozenset[int], what: str) -> tuple[MessageProperties, PropertyList]:
-    """What a list without its length says about a message, and all of the list. Raises ProtocolError."""
+    """Decode a list without its length: the message's properties, and the whole list. Raises ProtocolError."""
     found = PropertyList()
     part = Reader(raw, 0, len(raw), what)
     passed: list[bytes] = []
@@ -248,7 +248,7 @@ _IS_TEXT: Final = "mqtt_payload_format"
 _RESPONSE_TOPIC: Final = "mqtt_response_topic"
 _USER: Final = "mqtt_user_properties"
 
-# What other protocols say in fields of their own and MQTT has none for: a user property of this name.
+# Fields of other protocols that MQTT does not have become user properties of these names.
 _NAMED: Final = (
     ("content-encoding", "content_encoding"),
     ("type", "message_type"),
@@ -259,27 +259,27 @@ _NAMED: Final = (
 
 
 def decode_properties(raw: bytes) -> Properties:
-    """What a list says, for other protocols. Raises ProtocolError."""
+    """Decode a list for other protocols. Raises ProtocolError."""
     properties = Properties()
     if not raw:
         return properties
-    said, _ = decode_message_list(raw, OF_PUBLISH, "PUBLISH")
-    properties.content_type = said.content_type
-    properties.reply_to = said.response_topic
-    if said.correlation_data is not None:
-        properties.correlation_id = said.correlation_data.decode(errors="surrogateescape")
-    properties.headers = dict(said.user)
-    if said.is_text:
+    given, _ = decode_message_list(raw, OF_PUBLISH, "PUBLISH")
+    properties.content_type = given.content_type
+    properties.reply_to = given.response_topic
+    if given.correlation_data is not None:
+        properties.correlation_id = given.correlation_data.decode(errors="surrogateescape")
+    properties.headers = dict(given.user)
+    if given.is_text:
         properties.extra[_IS_TEXT] = True
-    if said.response_topic:
-        properties.extra[_RESPONSE_TOPIC] = said.response_topic
-    if len(said.user) > len(properties.headers):
-        properties.extra[_USER] = said.user
+    if given.response_topic:
+        properties.extra[_RESPONSE_TOPIC] = given.response_topic
+    if len(given.user) > len(properties.headers):
+        properties.extra[_USER] = given.user
     return properties
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """The list that says the same, as far as MQTT can."""
+    """The list of these properties, as far as MQTT can carry them."""
     parts: list[bytes] = []
     if properties.extra.get(_IS_TEXT):
         parts.append(b"\x01\x01")
@@ -304,7 +304,7 @@ def encode_properties(properties: Properties) -> bytes:
 
 
 def _response_topic(properties: Properties) -> str:
-    """Where an MQTT client can answer to: a queue's bare name becomes its address. "" when it cannot."""
+    """The response topic for MQTT clients: a queue's name becomes its address. "" if they cannot answer."""
     reply_to = properties.reply_to
     if properties.extra.get(_RESPONSE_TOPIC) != reply_to and is_addressable(reply_to):
         reply_to = queue_topic(reply_to)
@@ -316,7 +316,7 @@ def _response_topic(properties: Properties) -> str:
 
 
 def _user_properties(properties: Properties) -> UserProperties:
-    """The headers in order; those that a publisher gave several times, as it gave them."""
+    """The headers in order, with repeated names as the publisher gave them."""
     given = properties.extra.get(_USER)
     if not isinstance(given, list):
         return [(name, text_of(value)) for name, value in properties.headers.items()]
@@ -328,7 +328,7 @@ def _user_properties(properties: Properties) -> UserProperties:
 
 
 def text_of(value: object) -> str:
-    """A header's value as text: as people and JSON write it."""
+    """A header's value as text, in JSON's form."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes | bytearray):
@@ -342,7 +342,7 @@ def text_of(value: object) -> str:
 
 @final
 class Mqtt5Codec(PropertiesCodec):
-    """What core knows of these bytes."""
+    """The codec of these properties for core."""
 
     def decode(self, raw: bytes) -> Properties:
         try:

@@ -1,6 +1,6 @@
 """The reason codes of MQTT 5, MQTT 3's return codes that stand for them, and the code of each error. No packets.
 
-Everything here speaks in the codes of MQTT 5; what an MQTT 3 client is told of one is looked up when it is written.
+The broker uses the codes of MQTT 5; the code for an MQTT 3 client is looked up when a packet is encoded.
 """
 
 from typing import Final
@@ -64,9 +64,9 @@ SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: Final = 0xA1
 WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: Final = 0xA2
 
 FAILURE: Final = 0x80
-"""From here on a code says that it went wrong; it is also the one that MQTT 3 has in a SUBACK."""
+"""Codes from here on are failures; MQTT 3 has this one in a SUBACK."""
 
-# MQTT 3.1.1 [3.2.2.3]: the return code of a CONNACK. A refusal that none of them stands for is not answered at all.
+# MQTT 3.1.1 [3.2.2.3]: the return code of a CONNACK. A refusal without a code is not answered.
 CONNACK_OF_MQTT_3: Final[dict[int, int]] = {
     SUCCESS: 0,
     UNSUPPORTED_PROTOCOL_VERSION: 1,
@@ -82,7 +82,7 @@ CONNACK_OF_MQTT_3: Final[dict[int, int]] = {
     BANNED: 5,
 }
 
-# What a client may say in each packet: MQTT 5 [3.4.2.1], [3.6.2.1], [3.14.2.1], [3.15.2.1].
+# The codes that a client may send in each packet: MQTT 5 [3.4.2.1], [3.6.2.1], [3.14.2.1], [3.15.2.1].
 OF_PUBACK: Final = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
 OF_PUBREL: Final = frozenset((0x00, 0x92))
 OF_DISCONNECT: Final = frozenset((0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99))
@@ -90,7 +90,7 @@ OF_AUTH: Final = frozenset((0x18, 0x19))
 
 
 def code_of_publish(error: HeadraceError) -> int:
-    """The same for a message that core was to keep: when a queue does not take it, that is for its limits."""
+    """The same for a message that core did not store: a queue refuses messages because of its limits."""
     return QUOTA_EXCEEDED if type(error) is Refused else code_of(error)
 
 

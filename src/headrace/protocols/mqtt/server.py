@@ -1,20 +1,15 @@
-"""What all MQTT connections share: limits, virtual hosts, who is connected to them. No packets."""
+"""What the MQTT connections share: limits, virtual hosts, encoded output. No packets."""
 
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.config.settings import MqttSettings
 from headrace.core.access.access import Access
-from headrace.core.access.logins import Account
 from headrace.core.broker import Broker
 from headrace.core.flow import Intake
 from headrace.core.hosts import Hosts
 from headrace.core.pubsub.session import Grant
 from headrace.protocols.mqtt.outlet import Counters, Fan, SharedOutlet, SystemTopics
-from headrace.protocols.mqtt.reasons import ADMINISTRATIVE_ACTION
-
-if TYPE_CHECKING:
-    from headrace.protocols.mqtt.connection import Connection
 
 _MAX_OUTLETS: Final = 4096
 
@@ -23,7 +18,7 @@ _MAX_OUTLETS: Final = 4096
 class Host:
     """A virtual host as this protocol sees it."""
 
-    __slots__ = ("_connections", "_outlets", "_publishers", "broker", "counters", "fan", "name", "system")
+    __slots__ = ("_outlets", "broker", "counters", "fan", "name", "system")
 
     def __init__(self, name: str, broker: Broker, version: str, now_us: int) -> None:
         self.name = name
@@ -32,13 +27,9 @@ class Host:
         self.system = SystemTopics(self, version, now_us)
         self.fan = Fan(broker, self.counters)
         self._outlets: dict[object, SharedOutlet] = {}
-        self._publishers: dict[Connection, None] = {}
-        self._connections: dict[Connection, None] = {}
-        broker.on_flow[self] = self._on_flow
-        broker.on_dissolved[self] = self._on_dissolved
 
     def outlet(self, version: int, max_packet_bytes: int, grant: Grant) -> SharedOutlet:
-        """The one way to all clients of a version that asked for the same, and so are to get the very same bytes."""
+        """The outlet of all clients of a version that asked for the same and get the same bytes."""
         key = (version, max_packet_bytes, grant.key)
         outlet = self._outlets.get(key)
         if outlet is None:
@@ -47,36 +38,10 @@ class Host:
             outlet = self._outlets[key] = SharedOutlet(self.fan, version, max_packet_bytes, grant.identifiers)
         return outlet
 
-    # -- connections -------------------------------------------------------------------------------------------------
-
-    def add(self, connection: "Connection", account: Account) -> None:
-        """It is told when the user is removed or the host is deleted."""
-        self._connections[connection] = None
-        account.on_removed[connection] = lambda why: connection.expel(ADMINISTRATIVE_ACTION, why)
-
-    def add_publisher(self, connection: "Connection") -> None:
-        """It is told when publishers must wait."""
-        self._publishers[connection] = None
-        if self.broker.blocked:
-            connection.on_flow(True)
-
-    def remove(self, connection: "Connection", account: Account) -> None:
-        self._connections.pop(connection, None)
-        account.on_removed.pop(connection, None)
-        self._publishers.pop(connection, None)
-
-    def _on_flow(self, is_blocked: bool) -> None:
-        for connection in list(self._publishers):
-            connection.on_flow(is_blocked)
-
-    def _on_dissolved(self) -> None:
-        for connection in list(self._connections):
-            connection.expel(ADMINISTRATIVE_ACTION, f"virtual host '{self.name}' is deleted")
-
 
 @final
 class Server:
-    """The way in for all connections."""
+    """The state that all connections share."""
 
     __slots__ = ("_hosts", "_met", "_version", "access", "clock", "limits")
 
@@ -92,7 +57,7 @@ class Server:
 
     @property
     def intake(self) -> Intake:
-        """What all connections hold that is not published yet."""
+        """The memory of all connections that holds unpublished messages."""
         return self._hosts.intake
 
     @property
@@ -101,7 +66,7 @@ class Server:
         return min(self.limits.max_packet_bytes, self._hosts.intake.largest_bytes)
 
     def find_host(self, name: str) -> Host | None:
-        """The virtual host of that name, None when there is none."""
+        """The virtual host of that name, or None."""
         broker = self._hosts.find(name)
         if broker is None:
             return None
@@ -113,7 +78,7 @@ class Server:
         return host
 
     def tick(self) -> None:
-        """Do what is due at intervals."""
+        """Publish the `$SYS` topics that are due."""
         now_us = self.clock.monotonic_us()
         for name, host in list(self._met.items()):
             if self._hosts.find(name) is host.broker:

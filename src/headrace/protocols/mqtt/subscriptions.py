@@ -1,22 +1,29 @@
-"""SUBSCRIBE and UNSUBSCRIBE: plain topics and shared ones to the session, addresses to queues. One per client."""
+"""SUBSCRIBE and UNSUBSCRIBE: plain and shared topics to the session, addresses to queues; and queue deliveries."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, final
 
-from headrace.core.access.permissions import Rights
-from headrace.core.pubsub.session import AT_LEAST_ONCE, SHARE_PREFIX, Subscription, topics_read
-from headrace.core.queue.group import mode_joined
+from headrace.core.client import ConsumePlan, ConsumeRequest, is_switched_on
+from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, SHARE_PREFIX, Subscription, topics_read
+from headrace.core.queue.definition import EPHEMERAL
+from headrace.core.queue.dispatch import Delivery
+from headrace.core.queue.queue import Queue
+from headrace.core.queue.stream import StreamGroup
 from headrace.core.routing.address import (
     DEAD_LETTER_PREFIX,
+    format_message_id,
     group_of_client,
     is_read_address,
     parse_address,
     queue_topic,
 )
 from headrace.errors import AccessRefused, Corrupt, HeadraceError, ProtocolError, Refused, TooLarge
-from headrace.protocols.mqtt.client import QueueReader
-from headrace.protocols.mqtt.encoding import encode_suback, encode_unsuback
+from headrace.model import Message, Source
+from headrace.protocols.mqtt.codec import PublishEncoder, encode_suback, encode_unsuback
+from headrace.protocols.mqtt.fields import encode_text
+from headrace.protocols.mqtt.outlet import own_properties
 from headrace.protocols.mqtt.packets import V5, Subscribe, Unsubscribe
 from headrace.protocols.mqtt.packets import Subscription as Asked
+from headrace.protocols.mqtt.properties import encode_user_property
 from headrace.protocols.mqtt.reasons import (
     IMPLEMENTATION_SPECIFIC_ERROR,
     NO_SUBSCRIPTION_EXISTED,
@@ -26,30 +33,134 @@ from headrace.protocols.mqtt.reasons import (
     SUCCESS,
     TOPIC_FILTER_INVALID,
 )
-
-if TYPE_CHECKING:
-    from headrace.protocols.mqtt.client import Client
+from headrace.protocols.mqtt.receiver import Receiver
 
 CONSUMER_GROUP: Final = "consumer-group"
 STREAM_OFFSET: Final = "x-stream-offset"
 AUTO_COMMIT: Final = "x-auto-commit"
 GROUP_MODE: Final = "group-mode"
+_MESSAGE_ID: Final = encode_user_property("message-id", "")[:-2]
+_OFFSET: Final = encode_user_property("offset", "")[:-2]
+"""User properties up to their values."""
 
 
-def subscribe(client: "Client", packet: Subscribe, rights: Rights) -> None:
-    """Take each topic filter by itself and answer for all of them; retained messages follow the answer."""
+@final
+class QueueReader:
+    """One client's membership in one group of one queue."""
+
+    __slots__ = (
+        "_group",
+        "_origin",
+        "_plan",
+        "_qos",
+        "_queue",
+        "_receiver",
+        "_root",
+        "_settles",
+        "_source",
+        "consumer",
+    )
+
+    def __init__(self, receiver: Receiver, plan: ConsumePlan, root: str, qos: int) -> None:
+        """Become a member of the group. Raises Refused where the queue or the group does not allow it."""
+        queue = plan.queue
+        if not qos and not (plan.is_stream or queue.definition.kind == EPHEMERAL):
+            raise Refused(f"queue '{queue.name}' takes no subscription at QoS 0: its messages must be acknowledged")
+        self._receiver = receiver
+        self._plan = plan
+        self._queue = queue.name
+        self._qos = qos
+        self._root = root
+        """The queue's address without a key, in the form that the client uses."""
+        self._settles = plan.is_stream or receiver.version != V5
+        """True if a PUBACK settles the message; otherwise the client publishes a settlement."""
+        self._source: Source | None = None
+        self._origin = b""
+        self.consumer = receiver.client.consumer(plan, receiver.client_id, self._deliver)
+        self.consumer.allowance = receiver.allowance
+        self.consumer.cancelled = lambda: self._cancelled(queue)
+        members = receiver.client.consume(plan, self.consumer)
+        self._group = encode_user_property("group-id", members.name) + encode_user_property("queue", queue.name)
+
+    def close(self) -> None:
+        """Leave the group; unsettled messages go back to the queue."""
+        self._receiver.client.broker.cancel(self.consumer)
+
+    def _cancelled(self, queue: Queue) -> None:
+        """End the connection of a client whose queue is damaged: MQTT has no other way to tell it."""
+        if queue.refusal is not None:
+            self._receiver.refuse(ProtocolError(IMPLEMENTATION_SPECIFIC_ERROR, str(queue.refusal)))
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        receiver = self._receiver
+        now_us = receiver.now_us()
+        for delivery in deliveries:
+            message = delivery.message
+            properties = self._properties(delivery, now_us) if receiver.version == V5 else b""
+            packet = PublishEncoder(receiver.version, self._topic(message.source), message.payload, properties)
+            if self._qos:
+                receiver.outbox.deliver(packet, 1, False, delivery, 0, self._settles)
+            else:
+                receiver.send_plain(packet, False)
+
+    def _topic(self, source: Source) -> str:
+        """The address that the message was published to; the queue's address if it came another way."""
+        topic = source.topic
+        if topic == self._root or (topic.startswith(self._root) and topic[len(self._root)] == "/"):
+            return topic
+        return self._root
+
+    def _properties(self, delivery: Delivery, now_us: int) -> bytes:
+        message = delivery.message
+        own = own_properties(self._receiver.client.broker, message, message.properties, now_us)
+        message_id = encode_text(format_message_id(self._queue, delivery.offset))
+        offset = encode_text(str(delivery.offset))
+        parts = [own, _MESSAGE_ID, message_id, self._group, _OFFSET, offset, self._origin_of(message)]
+        if self._plan.is_stream:
+            parts += _stream_properties(delivery)
+        return b"".join(parts)
+
+    def _origin_of(self, message: Message) -> bytes:
+        """The user properties of a source, kept for the next message."""
+        source = message.source
+        if source is not self._source:
+            self._source = source
+            self._origin = b"".join(
+                (
+                    encode_user_property("x-source-topic", source.topic),
+                    encode_user_property("client_id", source.client_id),
+                    encode_user_property("protocol", source.protocol),
+                )
+            )
+        return self._origin
+
+
+def _stream_properties(delivery: Delivery) -> list[bytes]:
+    given = [("x-stream-offset", str(delivery.offset))]
+    given.append(("x-stream-timestamp", str(delivery.message.timestamp_us // 1000)))
+    progress = delivery.group.work_progress() if isinstance(delivery.group, StreamGroup) else None
+    if progress is not None:
+        primary, committed = progress
+        is_done = "true" if delivery.offset < committed else "false"
+        given += [("x-work-group", primary), ("x-work-committed-offset", str(committed))]
+        given += [("x-work-acked", is_done), ("x-primary-group-processed", is_done)]
+    return [encode_user_property(name, value) for name, value in given]
+
+
+def subscribe(receiver: Receiver, packet: Subscribe) -> None:
+    """Subscribe to each topic filter, then answer; retained messages follow the answer."""
     reasons: list[int] = []
     refusals: list[str] = []
     replays: list[Subscription] = []
     user = dict(packet.user)
     for asked in packet.subscriptions:
         try:
-            rights.check_topic_subscribe(topics_read(asked.pattern), client.client_id)
-            _check_room(client, asked.pattern)
-            subscription = _subscription(client, asked, packet.identifier, user)
+            receiver.client.rights.check_topic_subscribe(topics_read(asked.pattern), receiver.client_id)
+            _check_room(receiver, asked.pattern)
+            subscription = _subscription(receiver, asked, packet.identifier, user)
             if subscription.is_queue:
-                _join(client, subscription, user)
-            begins_with_retained = client.host.broker.sessions.subscribe(subscription)
+                _join(receiver, subscription, user.get(STREAM_OFFSET, ""), user.get(GROUP_MODE, ""))
+            begins_with_retained = receiver.host.broker.sessions.subscribe(subscription)
         except ProtocolError:
             raise
         except HeadraceError as error:
@@ -59,48 +170,48 @@ def subscribe(client: "Client", packet: Subscribe, rights: Rights) -> None:
         reasons.append(subscription.assurance)
         if begins_with_retained:
             replays.append(subscription)
-    _when_safe(client, encode_suback(client.version, packet.packet_id, reasons, client.reasons(*refusals)))
+    _when_safe(receiver, encode_suback(receiver.version, packet.packet_id, reasons, receiver.reasons(*refusals)))
     for subscription in replays:
-        client.replay(subscription)
+        receiver.replay(subscription)
 
 
-def unsubscribe(client: "Client", packet: Unsubscribe) -> None:
-    """Undo each and answer for all of them."""
-    assert client.session is not None
+def unsubscribe(receiver: Receiver, packet: Unsubscribe) -> None:
+    """Unsubscribe from each topic filter, then answer."""
+    assert receiver.session is not None
     reasons: list[int] = []
     for pattern in packet.patterns:
-        found = client.host.broker.sessions.unsubscribe(client.session, pattern)
+        found = receiver.host.broker.sessions.unsubscribe(receiver.session, pattern)
         reasons.append(SUCCESS if found is not None else NO_SUBSCRIPTION_EXISTED)
-        reader = client.readers.pop(pattern, None)
+        reader = receiver.readers.pop(pattern, None)
         if reader is not None:
             reader.close()
-    _when_safe(client, encode_unsuback(client.version, packet.packet_id, reasons))
+    _when_safe(receiver, encode_unsuback(receiver.version, packet.packet_id, reasons))
 
 
-def resume(client: "Client", rights: Rights) -> None:
-    """The client is back: it gets again what it had subscribed to, as far as it still may and there still is."""
-    session = client.session
+def resume(receiver: Receiver) -> None:
+    """Join the queues of a session whose client is back. Subscriptions that it may not have any more end."""
+    session = receiver.session
     assert session is not None
     for subscription in list(session.subscriptions.values()):
         try:
-            rights.check_topic_subscribe(topics_read(subscription.pattern), client.client_id)
+            receiver.client.rights.check_topic_subscribe(topics_read(subscription.pattern), receiver.client_id)
             if subscription.is_queue:
-                _join(client, subscription, {GROUP_MODE: _former_mode(client, subscription)})
+                _join(receiver, subscription, is_return=True)
         except Corrupt:
             continue  # the subscription stays, for when the queue is mended
         except HeadraceError:
-            client.host.broker.sessions.unsubscribe(session, subscription.pattern)
+            receiver.host.broker.sessions.unsubscribe(session, subscription.pattern)
 
 
-def _check_room(client: "Client", pattern: str) -> None:
-    """Raises TooLarge when the session has as many subscriptions as it may have."""
-    session, most = client.session, client.limits.max_subscriptions
+def _check_room(receiver: Receiver, pattern: str) -> None:
+    """Raises TooLarge if the session may have no more subscriptions."""
+    session, most = receiver.session, receiver.limits.max_subscriptions
     if session is not None and pattern not in session.subscriptions and len(session.subscriptions) >= most:
         raise TooLarge(f"the session has {most} subscriptions and may have no more")
 
 
-def _subscription(client: "Client", asked: Asked, identifier: int, user: dict[str, str]) -> Subscription:
-    assert client.session is not None
+def _subscription(receiver: Receiver, asked: Asked, identifier: int, user: dict[str, str]) -> Subscription:
+    assert receiver.session is not None
     pattern = asked.pattern
     assurance = asked.qos
     if is_read_address(pattern):
@@ -108,44 +219,45 @@ def _subscription(client: "Client", asked: Asked, identifier: int, user: dict[st
     if asked.no_local and pattern.startswith(SHARE_PREFIX):  # MQTT 5 [MQTT-3.8.3-4]
         raise ProtocolError(PROTOCOL_ERROR, f"SUBSCRIBE: {pattern!r} is shared and must not be without its own")
     return Subscription(
-        client.session,
+        receiver.session,
         pattern,
         assurance,
         identifier,
         asked.no_local,
         asked.retain_as_published,
         asked.retain_handling,
-        _group(client, user) if is_read_address(pattern) else "",
-        user.get(AUTO_COMMIT, "true").lower() not in ("false", "0", "no"),
+        _group(receiver, user) if is_read_address(pattern) else "",
+        is_switched_on(user.get(AUTO_COMMIT, "true")),
     )
 
 
-def _group(client: "Client", user: dict[str, str]) -> str:
-    """The group that was asked for, or the client's own: numbered clients of MQTT 3 share one."""
-    default = client.client_id if client.version == V5 else group_of_client(client.client_id)
+def _group(receiver: Receiver, user: dict[str, str]) -> str:
+    """The group that the client names, or its own: numbered clients of MQTT 3 share one."""
+    default = receiver.client_id if receiver.version == V5 else group_of_client(receiver.client_id)
     return user.get(CONSUMER_GROUP) or default
 
 
-def _join(client: "Client", subscription: Subscription, user: dict[str, str]) -> None:
-    address = parse_address(subscription.pattern)
+def _join(
+    receiver: Receiver, subscription: Subscription, position: str = "", mode: str = "", is_return: bool = False
+) -> None:
+    """Read the queue of an address. A subscription with the same topic filter ends first. Raises Refused kinds."""
+    pattern = subscription.pattern
+    address = parse_address(pattern)
     if address.verb:
-        raise Refused(f"{subscription.pattern!r} ends in a verb: messages are published to it, it is not subscribed to")
-    former = client.readers.pop(subscription.pattern, None)
+        raise Refused(f"{pattern!r} ends in a verb: messages are published to it, it is not subscribed to")
+    former = receiver.readers.pop(pattern, None)
     if former is not None:
         former.close()
-    is_short = subscription.pattern.startswith(DEAD_LETTER_PREFIX)
-    root = address.queue if is_short else queue_topic(address.queue)
-    reader = QueueReader(client, address.queue, root, subscription.assurance)
-    position, mode = user.get(STREAM_OFFSET, ""), user.get(GROUP_MODE, "")
-    reader.open(subscription.group, address.key, position, subscription.auto_commit, mode)
-    client.readers[subscription.pattern] = reader
-
-
-def _former_mode(client: "Client", subscription: Subscription) -> str:
-    """In which mode the client was a member of the group, as far as that is still there."""
-    address = parse_address(subscription.pattern)
-    queue = client.host.broker.topology.queues.get(address.queue)
-    return mode_joined(queue, subscription.group, address.key)
+    request = ConsumeRequest(pattern, True, subscription.group)
+    request.position = position
+    request.mode = mode
+    request.is_return = is_return
+    request.auto_commit = subscription.auto_commit
+    request.credit = receiver.prefetch
+    request.auto_ack = subscription.assurance == BEST_EFFORT
+    plan = receiver.client.plan(request)
+    root = address.queue if pattern.startswith(DEAD_LETTER_PREFIX) else queue_topic(address.queue)
+    receiver.readers[pattern] = QueueReader(receiver, plan, root, subscription.assurance)
 
 
 def _code_of(error: HeadraceError) -> int:
@@ -158,17 +270,17 @@ def _code_of(error: HeadraceError) -> int:
     return IMPLEMENTATION_SPECIFIC_ERROR
 
 
-def _when_safe(client: "Client", answer: bytes) -> None:
-    """Answer now, or once the subscription would survive a crash as the session does."""
-    broker = client.host.broker
+def _when_safe(receiver: Receiver, answer: bytes) -> None:
+    """Answer now or, for a stored session, once the subscription is durable."""
+    broker = receiver.host.broker
 
     def safe(error: HeadraceError | None) -> None:
         if error is None:
-            client.wire.send(answer)
-        elif not client.is_closed:
+            receiver.wire.send(answer)
+        elif not receiver.is_closed:
             broker.when_safe(safe)  # what could not be stored is tried again
 
-    if client.session is not None and client.session.is_stored:
+    if receiver.session is not None and receiver.session.is_stored:
         broker.when_safe(safe)
     else:
-        client.wire.send(answer)
+        receiver.wire.send(answer)

@@ -1,1 +1,1 @@
-"""Pipelines over queues, one file each: a function with typed settings. The commands that run them are cli's."""
+"""Pipelines over queues, one file each: a function with typed settings. The commands are in cli/pipeline.py."""

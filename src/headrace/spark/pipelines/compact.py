@@ -1,10 +1,9 @@
-"""Pipeline `compact`: the last message of every key, into another stream or in the place of all, in one commit."""
+"""Pipeline `compact`: keeps the last message of every key, in place or in another stream, in one commit."""
 
 import uuid
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -12,8 +11,8 @@ from headrace.errors import NotFound, Refused
 from headrace.spark.client import Client
 from headrace.spark.options import read_options
 from headrace.spark.pipelines.endpoint import Endpoint
-from headrace.spark.pipelines.progress import reason_of
 from headrace.spark.pipelines.replay import store_again
+from headrace.spark.pipelines.run import refusals
 
 ROUTING_KEY = "routing_key"
 _HEADER = "header:"
@@ -22,35 +21,35 @@ _JSON = "json:"
 
 @dataclass(frozen=True)
 class CompactSettings:
-    """What a pipeline `compact` does."""
+    """The settings of a pipeline `compact`."""
 
     endpoint: Endpoint
     queue: str
     target: str
-    """The stream for the last messages: made if it is not there, refused if it has messages. The queue's own name, if
-    it is a stream, for having them take the place of all that it has."""
+    """The stream for the last messages: made if it does not exist, refused if it has messages. The queue's own name
+    replaces the messages of the queue, which must be a stream."""
     key: str = ROUTING_KEY
     """`routing_key`, `header:NAME`, or `json:PATH` such as `json:$.device.id`."""
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """How many messages there were, and how many are left."""
+    """The number of messages before and after."""
 
     messages: int
     kept: int
 
 
 def run_compact(spark: SparkSession, settings: CompactSettings) -> Compacted:
-    """Store the last message of every key, and all that have no key, in the order they came.
+    """Store the last message of every key and all messages without a key, by offset.
 
-    All of them become visible at once, or none. Raises Refused when it cannot be done.
+    All of them become visible at once, or none. Raises Refused.
     """
     key = key_column(settings.key)
     if not settings.endpoint.is_broker:
         raise Refused(f"{settings.endpoint.url} is no broker; name one to write to")
     start, stop = _prepare(settings)
-    try:
+    with refusals(f"{settings.queue!r} cannot be compacted"):
         frame = settings.endpoint.read(
             spark, settings.queue, includeHeaders="true", startingOffsets=str(start), endingOffsets=str(stop)
         )
@@ -61,13 +60,11 @@ def run_compact(spark: SparkSession, settings: CompactSettings) -> Compacted:
             store_again(last, settings.endpoint, settings.target, f"compact-{uuid.uuid4().hex}", **in_place)
         finally:
             last.unpersist()
-    except PySparkException as error:
-        raise Refused(f"{settings.queue!r} cannot be compacted: {reason_of(error)}") from error
     return Compacted(stop - start, kept)
 
 
 def last_of_each(frame: DataFrame, key: Column) -> DataFrame:
-    """The rows with the highest offset of their key; rows without a key all stay."""
+    """Return the row with the highest offset of each key, and all rows without a key."""
     names = frame.columns
     keyed = frame.withColumn("_key", key)
     row = F.struct(*names)
@@ -76,7 +73,7 @@ def last_of_each(frame: DataFrame, key: Column) -> DataFrame:
 
 
 def key_column(text: str) -> Column:
-    """What messages are told apart by. Raises Refused."""
+    """Return the column of the key. Raises Refused."""
     if text == ROUTING_KEY:
         return F.col(ROUTING_KEY)
     if text.startswith(_HEADER) and len(text) > len(_HEADER):
@@ -87,7 +84,7 @@ def key_column(text: str) -> Column:
 
 
 def _prepare(settings: CompactSettings) -> tuple[int, int]:
-    """Have the target there; returns from where to where the queue is read."""
+    """Declare the target if needed; return the first offset to read and the one behind the last."""
     options = read_options({**settings.endpoint.options, "path": settings.queue})
     assert options.server is not None
     client = Client(options.server)

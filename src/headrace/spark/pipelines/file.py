@@ -1,4 +1,4 @@
-"""Pipelines in a YAML file, under `pipelines:`: read, checked, named by line and key where they are wrong. No Spark.
+"""Pipelines in a YAML file, under `pipelines:`: read, checked, run together. Each kind has a file of its own.
 
 pipelines:
   hot:                                   the pipeline's name
@@ -9,27 +9,30 @@ pipelines:
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import yaml
+from pyspark.sql import SparkSession
 
+from headrace.config.kinds import Choice, Flag, Kind, Number, Unfit
 from headrace.errors import Refused
-from headrace.spark.pipelines.archive import EVERY, MAX_BYTES, ArchiveSettings
+from headrace.spark.pipelines.archive import EVERY, MAX_BYTES, ArchiveSettings, start_archive
 from headrace.spark.pipelines.assign import MAX_BYTES as ASSIGN_BYTES
-from headrace.spark.pipelines.assign import AssignSettings, Filters, read_filters
+from headrace.spark.pipelines.assign import AssignSettings, Filters, read_filters, start_assign
 from headrace.spark.pipelines.endpoint import Endpoint
-from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource
-from headrace.spark.pipelines.state import DEFAULT_STATES
+from headrace.spark.pipelines.run import DEFAULT_STATES, Progress, Tell, Watch, say_nothing, wait
+from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource, start_sql
 
 PipelineSettings = SqlSettings | ArchiveSettings | AssignSettings
+_FLAG: Final = Flag(ignores_case=True)
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What holds for all pipelines of a file unless one says otherwise."""
+    """Settings of all pipelines of a file that do not have their own."""
 
     endpoint: Endpoint
     once: bool = False
@@ -37,13 +40,13 @@ class Defaults:
 
 
 def read_file(path: Path, defaults: Defaults) -> list[PipelineSettings]:
-    """The pipelines of a file, in its order. Raises Refused with file, line and key."""
+    """Read the pipelines of a file, in its order. Raises Refused with file, line and key."""
     steps = _below(path, "pipelines", "write the pipelines below it, each with a name")
     return [_pipeline(name, steps.section(name), defaults) for name in steps.nodes]
 
 
 def read_filter_file(path: Path) -> Filters:
-    """The filters of a file, by queue. Raises Refused with file, line and queue."""
+    """Read the filters of a file, by queue. Raises Refused with file, line and queue."""
     section = _below(path, "filters", "write QUEUE: EXPRESSION below it for each queue")
     for queue in section.nodes:
         try:
@@ -53,8 +56,33 @@ def read_filter_file(path: Path) -> Filters:
     return read_filters({queue: section.text(queue) for queue in section.nodes})
 
 
+def run_together(
+    spark: SparkSession, pipelines: Sequence[PipelineSettings], tell: Tell = say_nothing
+) -> list[Progress]:
+    """Run until all have ended. A pipeline that fails stops the others; raises Refused with its name."""
+    watches: list[Watch] = []
+    try:
+        for pipeline in pipelines:
+            watches.append(_start(spark, pipeline))
+    except BaseException:
+        for watch in watches:
+            watch.query.stop()
+        raise
+    return wait(watches, tell)
+
+
+def _start(spark: SparkSession, pipeline: PipelineSettings) -> Watch:
+    match pipeline:
+        case ArchiveSettings():
+            return start_archive(spark, pipeline)
+        case AssignSettings():
+            return start_assign(spark, pipeline)
+        case _:
+            return start_sql(spark, pipeline)
+
+
 def _below(path: Path, key: str, advice: str) -> "Section":
-    """What a file has under a key; its other keys are not looked at. Raises Refused."""
+    """Return the section under a key of a file; ignore other keys. Raises Refused."""
     try:
         root = yaml.compose(path.read_text(), yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
@@ -74,7 +102,7 @@ def _below(path: Path, key: str, advice: str) -> "Section":
 
 @final
 class Section:
-    """A mapping of the file that knows where it stands."""
+    """A mapping of the file, with its position for error messages."""
 
     def __init__(self, path: Path, key: str, node: yaml.Node) -> None:
         self._path = path
@@ -91,13 +119,13 @@ class Section:
             self.nodes[name.value] = value
 
     def wrong(self, what: str, name: str = "") -> Refused:
-        """An error that says where: at a key of this section, or at the section."""
+        """Return an error with the position of a key of this section, or of the section."""
         node = self.nodes.get(name, self._node) if name else self._node
         key = ".".join(part for part in (self._key, name) if part) or "the file"
         return Refused(f"{self._path}:{node.start_mark.line + 1}: {key}: {what}")
 
     def only(self, *allowed: str) -> None:
-        """Raises Refused when there are other keys."""
+        """Check that there are no other keys. Raises Refused."""
         for name in self.nodes:
             if name not in allowed:
                 close = difflib.get_close_matches(name, allowed, 1)
@@ -118,7 +146,7 @@ class Section:
         return str(node.value)
 
     def texts(self, name: str) -> list[str]:
-        """One text, or a list of them."""
+        """Return one text, or a list of texts, as a list."""
         node = self.nodes.get(name)
         if not isinstance(node, yaml.SequenceNode):
             return [self.text(name)]
@@ -126,20 +154,18 @@ class Section:
             raise self.wrong("must be a text or a list of texts", name)
         return [str(each.value) for each in node.value]
 
-    def truth(self, name: str, default: bool) -> bool:
-        text = self.text(name, str(default)).lower()
-        if text not in ("true", "false"):
-            raise self.wrong(f"is {text!r}; it may be true or false", name)
-        return text == "true"
-
-    def number(self, name: str, default: int) -> int:
-        text = self.text(name, str(default))
-        if not (text.isascii() and text.isdecimal()):
-            raise self.wrong(f"is {text!r}; it must be a whole number", name)
-        return int(text)
+    def value(self, name: str, kind: Kind, default: object) -> Any:
+        """Return a text as its kind reads it. Raises Refused."""
+        if name not in self.nodes:
+            return default
+        text = self.text(name)
+        try:
+            return kind.parse(text)
+        except Unfit as error:
+            raise self.wrong(f"is {text!r}; it {error}", name) from error
 
     def mapping(self, name: str) -> Mapping[str, str]:
-        """Texts by name; empty without the key."""
+        """Return texts by name; empty without the key."""
         if name not in self.nodes:
             return {}
         inner = self.section(name)
@@ -147,11 +173,8 @@ class Section:
 
 
 def _pipeline(name: str, section: Section, defaults: Defaults) -> PipelineSettings:
-    kind = section.text("type", "sql")
-    reader = _READERS.get(kind)
-    if reader is None:
-        raise section.wrong(f"is {kind!r}; it may be {', '.join(_READERS)}", "type")
-    return reader(name, section, defaults)
+    kind = section.value("type", Choice(*_READERS, expected=f"may be {', '.join(_READERS)}"), "sql")
+    return _READERS[kind](name, section, defaults)
 
 
 def _endpoint(section: Section, defaults: Defaults) -> Endpoint:
@@ -170,10 +193,12 @@ def _sql(name: str, section: Section, defaults: Defaults) -> SqlSettings:
         "every", "once", "state", "max_messages", "replication_group",
     )  # fmt: skip
     sources = _sources(section)
-    mode = section.text("mode", "append")
-    if mode not in MODES:
-        raise section.wrong(f"is {mode!r}; it may be {', '.join(MODES)}", "mode")
-    queue, parquet, console = section.text("to", ""), section.text("parquet", ""), section.truth("console", False)
+    mode = section.value("mode", Choice(*MODES), "append")
+    queue, parquet, console = (
+        section.text("to", ""),
+        section.text("parquet", ""),
+        section.value("console", _FLAG, False),
+    )
     if sum([bool(queue), bool(parquet), console]) != 1:
         raise section.wrong("say where the rows go, once: to: QUEUE, parquet: DIRECTORY or console: true")
     return SqlSettings(
@@ -186,9 +211,9 @@ def _sql(name: str, section: Section, defaults: Defaults) -> SqlSettings:
         parquet,
         console,
         mode,
-        section.truth("once", defaults.once),
+        section.value("once", _FLAG, defaults.once),
         section.text("every", ""),
-        section.number("max_messages", 0),
+        section.value("max_messages", Number(), 0),
     )
 
 
@@ -200,12 +225,12 @@ def _sources(section: Section) -> tuple[SqlSource, ...]:
 
 
 def _by_queue(section: Section, key: str, queues: list[str]) -> dict[str, str]:
-    """A setting for all queues, or by queue."""
+    """Return a setting by queue; a single value is for all queues."""
     if not isinstance(section.nodes.get(key), yaml.MappingNode):
         return dict.fromkeys(queues, section.text(key, ""))
-    said = section.mapping(key)
+    given = section.mapping(key)
     section.section(key).only(*queues)
-    return {queue: said.get(queue, "") for queue in queues}
+    return {queue: given.get(queue, "") for queue in queues}
 
 
 def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings:
@@ -216,7 +241,7 @@ def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings
         ",".join(section.texts("from")),
         Path(section.text("to")),
         section.text("group", "archive"),
-        section.truth("once", defaults.once),
+        section.value("once", _FLAG, defaults.once),
         section.text("every", EVERY),
         section.text("max_bytes", MAX_BYTES),
     )
@@ -235,7 +260,7 @@ def _assign(name: str, section: Section, defaults: Defaults) -> AssignSettings:
         filters,
         Path(section.text("state", str(defaults.states / name))),
         section.text("starting", "earliest"),
-        section.truth("once", defaults.once),
+        section.value("once", _FLAG, defaults.once),
         section.text("every", ""),
         section.text("max_bytes", ASSIGN_BYTES),
     )

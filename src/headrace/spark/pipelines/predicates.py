@@ -1,8 +1,8 @@
-"""Many filters over many messages at once: which message matches which filter. One message at a time is selector's.
+"""Many filters over many messages at once: which message matches which filter. The selector tests single messages.
 
-What a field or a header is compared as is decided by the selector's own code, for each distinct value once: the values
-of a column are sorted, every row has the rank of its value, and a comparison with a constant is a range of ranks.
-Whatever else a filter compares is asked of the selector's own test, for each distinct combination of its inputs.
+The selector's own code converts each distinct value of a field or header once. The values of a column are sorted, every
+row has the rank of its value, and a comparison with a constant is a range of ranks. For other comparisons the selector
+tests each distinct combination of the inputs.
 """
 
 from bisect import bisect_left, bisect_right
@@ -41,7 +41,7 @@ Mask = npt.NDArray[np.bool_]
 Input = tuple[str, str]
 """`field` or `header`, and its name."""
 Formula = Callable[["Table"], Mask | None]
-"""The rows for which a condition is TRUE; None stands for none."""
+"""Returns the rows for which a condition is TRUE; None stands for no row."""
 
 _FIELD: Final = "field"
 _HEADER: Final = "header"
@@ -50,7 +50,7 @@ _OPPOSITE: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=":
 
 @final
 class PredicateSet:
-    """Filters that are tested together. Conditions that several of them have are looked at once."""
+    """Filters that are tested together; a condition that several of them share is evaluated once."""
 
     def __init__(self, selectors: Sequence[Selector]) -> None:
         self._known: dict[tuple[object, ...], int] = {}
@@ -60,7 +60,7 @@ class PredicateSet:
         self._filters = [self._compile(selector.tree, True) for selector in selectors]
 
     def matches(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """The rows and the numbers of the filters that they match, filter by filter, in the order of the rows."""
+        """Return rows and the numbers of the filters that they match, by filter and row."""
         table = Table(batch, len(self._formulas))
         rows: list[npt.NDArray[np.int64]] = []
         numbers: list[npt.NDArray[np.int32]] = []
@@ -96,7 +96,7 @@ class PredicateSet:
 
 
 def check_columns(selector: Selector) -> None:
-    """Raises Refused when a filter reads what a log's table does not have."""
+    """Check that a log's table has all inputs of a filter. Raises Refused."""
     for name in sorted(selector.fields):
         if name not in FRAME.names:
             raise Refused(f"the filter {selector.text!r} reads {name}, which a log's table does not have")
@@ -104,7 +104,7 @@ def check_columns(selector: Selector) -> None:
 
 @final
 class Table:
-    """One record batch, its columns looked at from all sides, each once."""
+    """One record batch, with the codes and ranks of its columns, each computed once."""
 
     def __init__(self, batch: pa.RecordBatch, formulas: int) -> None:
         self.rows = batch.num_rows
@@ -122,14 +122,14 @@ class Table:
         return self._answers[number]
 
     def codes(self, which: Input) -> tuple[npt.NDArray[np.int32], list[HeaderValue]]:
-        """For every row the number of its value among the distinct ones; None is one of them."""
+        """Return the number of each row's value, and the distinct values, None included."""
         found = self._codes.get(which)
         if found is None:
             found = self._codes[which] = self._field(which[1]) if which[0] == _FIELD else self._header(which[1])
         return found
 
     def ranks(self, which: Input, kind: str) -> tuple[npt.NDArray[np.int32], list[Comparable]]:
-        """The distinct values read as this kind, in order, and for every row where its own stands; -1 for unknown."""
+        """Return the rank of each row's value as this kind (-1 for unknown), and the sorted distinct values."""
         found = self._ranks.get((which, kind))
         if found is None:
             codes, values = self.codes(which)
@@ -163,7 +163,7 @@ class Table:
         return codes, [None, *coded.dictionary.to_pylist()]
 
     def _read_entries(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], dict[str, int], pa.Array]:
-        """Every header of every row: whose it is, the number of its name, all names, and its text."""
+        """Return all headers: the row of each, the number of its name, all names, and the texts."""
         column = self._batch.column(HEADERS)
         bounds = column.offsets.to_numpy()
         lengths = np.diff(bounds)
@@ -206,7 +206,7 @@ def _any(formulas: list[Formula]) -> Formula:
 
 
 def _atom(condition: Condition, wanted: bool) -> tuple[tuple[object, ...], Formula]:
-    """A single comparison, and what tells it from others."""
+    """Return the key and the formula of a single comparison; equal comparisons have equal keys."""
     match condition:
         case Compare(op, (Field() | Header()) as operand, (Text() | Number()) as constant):
             kind = common_kind(operand, constant)
@@ -228,7 +228,7 @@ def _atom(condition: Condition, wanted: bool) -> tuple[tuple[object, ...], Formu
 
 
 def _general(condition: Condition, wanted: bool) -> tuple[tuple[object, ...], Formula]:
-    """Any condition, by the selector's own test on every distinct combination of what it reads."""
+    """Return a formula of any condition: the selector's test on each distinct combination of its inputs."""
     inputs = tuple(sorted({_input(node) for node in inputs_of(condition)}))
     test = predicate_of(condition, wanted)
 
@@ -269,7 +269,7 @@ def _ranged(table: Table, which: Input, kind: str, op: str, limit: Comparable) -
 
 def _in(table: Table, which: Input, kind: str, limits: frozenset[Comparable], wanted: bool) -> Mask | None:
     ranks, ordered = table.ranks(which, kind)
-    member = np.zeros(len(ordered) + 1, np.bool_)  # the last is for rank -1: unknown
+    member = np.zeros(len(ordered) + 1, np.bool_)  # the last entry is for rank -1, unknown
     for limit in limits:
         place = bisect_left(ordered, limit)
         if place < len(ordered) and ordered[place] == limit:
@@ -291,7 +291,7 @@ def _prefixed(table: Table, which: Input, prefix: str, wanted: bool) -> Mask | N
 
 
 def _row(inputs: tuple[Input, ...], values: tuple[HeaderValue, ...]) -> MappingRow:
-    """A row that has these inputs and no others."""
+    """Return a row with these inputs and no others."""
     fields = {name: value for (kind, name), value in zip(inputs, values, strict=True) if kind == _FIELD}
     headers = {name: value for (kind, name), value in zip(inputs, values, strict=True) if kind == _HEADER}
     return MappingRow(fields, headers)
@@ -302,7 +302,7 @@ def _input(value: Field | Header) -> Input:
 
 
 def _is_plain(value: Value) -> bool:
-    """Whether the value is read from its column without being converted."""
+    """Return whether the value is its column's, without conversion."""
     return not isinstance(value, Field) or FIELDS[value.name].convert is None
 
 

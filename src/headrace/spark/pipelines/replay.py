@@ -1,10 +1,9 @@
-"""Pipeline `replay`: messages of an archive or of a log's range to a queue again, filtered, no faster than wanted.
+"""Pipeline `replay`: messages of an archive or of a log's range to a queue again, with a filter and a rate.
 
-It goes in steps of offsets, each stored under an id of its own; the step that is under way is written down before. So a
-replay that is interrupted anywhere goes on with that very step, and no message is stored twice.
+It works in steps of offsets. Each step has a transaction id of its own, and is written down before it begins. So an
+interrupted replay goes on with the same step, and no message is stored twice.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.errors import Refused
 from headrace.selector import parse, to_spark_sql
 from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, files_at
-from headrace.spark.pipelines.progress import Progress, Tell, reason_of, say_nothing
-from headrace.spark.pipelines.state import State, open_state, write_json
+from headrace.spark.pipelines.run import Progress, State, Tell, open_state, read_json, refusals, say_nothing, write_json
 
 STEP_MESSAGES: Final = 50_000
 STEP_SECONDS: Final = 1.0
@@ -31,13 +28,13 @@ ORIGINAL_OFFSET: Final = "x-original-offset"
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """What a pipeline `replay` does. The messages are those of `archive`, or of `queues` when there is none."""
+    """The settings of a pipeline `replay`. It reads `archive`, or `queues` where there is no archive."""
 
     name: str
     endpoint: Endpoint
     queues: str
     queue: str
-    """Where they go."""
+    """The queue that gets the messages."""
     state: Path
     archive: str = ""
     starting: str = "earliest"
@@ -45,12 +42,12 @@ class ReplaySettings:
     filter: str = ""
     """A filter expression, as queues have them."""
     rate: int = 0
-    """The most messages a second; 0 for as many as there can be."""
+    """The most messages a second; 0 for no limit."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Messages of one queue that are stored at once."""
+    """Messages of one queue that are stored together."""
 
     queue: str
     start: int
@@ -58,19 +55,17 @@ class Step:
 
 
 def run_replay(spark: SparkSession, settings: ReplaySettings, tell: Tell = say_nothing) -> Progress:
-    """Store the messages again; their state is removed at the end, so that the same can be replayed once more.
+    """Store the messages again, then remove the state, so that the same replay can run once more.
 
-    Raises Refused when that cannot be done.
+    Raises Refused.
     """
     if not settings.endpoint.is_broker:
         raise Refused(f"pipeline {settings.name!r}: {settings.endpoint.url} is no broker; name one to write to")
     condition = to_spark_sql(parse(settings.filter)) if settings.filter else "TRUE"
     state = open_state(settings.state, settings.name, _identity(settings))
-    try:
+    with refusals(f"pipeline {settings.name!r}"):
         frame = _messages(spark, settings)
         done = _replay(frame.where(condition), _steps(frame, settings, state), settings, state, tell)
-    except PySparkException as error:
-        raise Refused(f"pipeline {settings.name!r}: {reason_of(error)}") from error
     shutil.rmtree(state.directory)
     return done
 
@@ -87,7 +82,7 @@ def _identity(settings: ReplaySettings) -> dict[str, object]:
 
 
 def _messages(spark: SparkSession, settings: ReplaySettings) -> DataFrame:
-    """All messages that the settings name, before the filter."""
+    """Return the messages of the settings, before the filter."""
     if not settings.archive:
         options = {"includeHeaders": "true", "startingOffsets": settings.starting, "endingOffsets": settings.ending}
         return settings.endpoint.read(spark, settings.queues, **options)
@@ -108,7 +103,7 @@ def _bounded(frame: DataFrame, position: str, operator: str, open_end: str) -> D
 
 
 def _steps(frame: DataFrame, settings: ReplaySettings, state: State) -> Iterator[Step]:
-    """What is still to be done, first the step that was under way when it ended the last time."""
+    """Yield the steps to do, first the one that an earlier run began."""
     if "bounds" not in state.kept:
         rows = frame.groupBy("queue").agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()
         state.keep(bounds=sorted([row.queue, row.first, row.last + 1] for row in rows))
@@ -129,8 +124,8 @@ def _steps(frame: DataFrame, settings: ReplaySettings, state: State) -> Iterator
 
 
 def _under_way(state: State) -> Step | None:
-    file = _step_file(state)
-    return Step(**json.loads(file.read_text())) if file.exists() else None
+    noted = read_json(_step_file(state))
+    return Step(**noted) if noted else None
 
 
 def _step_file(state: State) -> Path:
@@ -157,12 +152,12 @@ def _replay(frame: DataFrame, steps: Iterator[Step], settings: ReplaySettings, s
 
 
 def _id(step: Step) -> str:
-    """A step's part of a transaction's id."""
+    """Return a step's part of a transaction's id."""
     return f"{step.queue.encode().hex()[:80]}-{step.start}-{step.stop}"
 
 
 def store_again(frame: DataFrame, endpoint: Endpoint, queue: str, transaction: str, **options: str) -> None:
-    """Store messages of one queue in the order of their offsets, with where they were before in their headers."""
+    """Store messages of one queue by offset, with their original place and time in the headers."""
     original = F.create_map(
         F.lit(ORIGINAL_TIMESTAMP), F.date_format("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"),
         F.lit(ORIGINAL_QUEUE), F.col("queue"),

@@ -1,4 +1,4 @@
-"""Pipeline `report`: what went through queues in a period, as tables, plots and one page.
+"""Pipeline `report`: the traffic of queues in a period, as tables, plots and one page.
 
 <report>/index.html             everything on one page that needs no other file
 <report>/tables/NAME.parquet    the numbers
@@ -18,24 +18,241 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from headrace.errors import Refused
 from headrace.spark.client import Client
 from headrace.spark.options import read_options
 from headrace.spark.pipelines.endpoint import Endpoint
-from headrace.spark.pipelines.progress import reason_of
+from headrace.spark.pipelines.run import refusals
 
+BUCKETS: Final = 60
+"""The most equal pieces of the period."""
+_WIDTHS: Final = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400, 604_800)
+_GROUP_COLUMNS: Final = (
+    "queue", "name", "mode", "lag", "ready", "pending", "consumers", "delivered", "redelivered", "acknowledged",
+    "committed", "settled",
+)  # fmt: skip
+_MANY: Final = 1000
 COLOURS: Final = ("#2563eb", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#14b8a6", "#ec4899", "#64748b")
 MOST_LINES: Final = len(COLOURS)
 _INK: Final = "#334155"
 _GRID: Final = "#e2e8f0"
+MOST_ROWS: Final = 200
+_SECTIONS: Final = (
+    ("Throughput", "throughput", "throughput", "Messages that entered the queues, a second."),
+    ("Lag", "lag", "groups", "How many messages groups have not finished, now."),
+    ("Time in queue", "waiting", "waiting", "For how long what a group has not finished has been waiting."),
+    ("Retries", "retries", "attempts", "Deliveries that were not the first, since the broker was started."),
+    ("Dead letters", "dead_letters", "dead_letters", "Messages that were given up, by queue and reason."),
+    ("Hot topics", "topics", "topics", "The topics with the most messages."),
+    ("Sizes", "sizes", "sizes", "How large payloads are."),
+)
+_STYLE: Final = """
+:root { color-scheme: light; --ink: #0f172a; --soft: #64748b; --line: #e2e8f0; --paper: #fff; --back: #f8fafc; }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
+main { max-width: 980px; margin: 0 auto; padding: 32px 20px 64px; }
+h1 { font-size: 26px; margin: 0 0 4px; letter-spacing: -0.01em; }
+h2 { font-size: 17px; margin: 0; }
+p { margin: 2px 0 12px; color: var(--soft); }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 20px 0; }
+.fact, section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; }
+.fact { padding: 12px 16px; } .fact b { display: block; font-size: 22px; font-variant-numeric: tabular-nums; }
+.fact span { color: var(--soft); font-size: 13px; }
+section { padding: 18px 20px; margin: 16px 0; }
+svg { width: 100%; height: auto; display: block; }
+details { margin-top: 12px; } summary { cursor: pointer; color: var(--soft); font-size: 13px; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
+th, td { padding: 5px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { color: var(--soft); font-weight: 500; } th.text, td.text { text-align: left; }
+.none { color: var(--soft); font-style: italic; }
+@media print { body { background: #fff; } section { break-inside: avoid; } }
+"""
+
+
+@dataclass(frozen=True)
+class ReportSettings:
+    """The settings of a report: queues, and a period of message times."""
+
+    endpoint: Endpoint
+    queues: str
+    directory: Path
+    starting: str = "earliest"
+    """A time such as `2026-01-31T12:00:00Z`, an offset, or earliest."""
+    ending: str = "latest"
+    topics: int = 20
+    """The number of hot topics to show."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The tables of a report by name, and its period."""
+
+    tables: Mapping[str, pd.DataFrame]
+    first: datetime | None
+    last: datetime | None
+    messages: int
+    page: Path
+
+
+def run_report(spark: SparkSession, settings: ReportSettings) -> Report:
+    """Write the report, in place of an older one. Raises Refused."""
+    now = datetime.now(UTC)
+    with refusals("the report cannot be made"):
+        frame = _messages(spark, settings)
+        (period,) = frame.agg(F.min("timestamp"), F.max("timestamp"), F.count("*")).collect()
+        first, last, messages = _aware(period[0]), _aware(period[1]), int(period[2])
+        tables = _tables(frame, settings, now, first, last)
+    _write_tables(settings.directory / "tables", tables)
+    plots = draw(tables, settings.directory / "plots")
+    page = settings.directory / "index.html"
+    done = Report(tables, first, last, messages, page)
+    write_page(page, tables, plots, _title(settings, first, last), messages, now)
+    return done
+
+
+def _messages(spark: SparkSession, settings: ReportSettings) -> DataFrame:
+    """Return the columns of all tables, read once."""
+    options = {"includeHeaders": "true", "startingOffsets": settings.starting, "endingOffsets": settings.ending}
+    frame = settings.endpoint.read(spark, settings.queues, **options)
+    headers = F.col("headers")
+    return frame.select(
+        "queue",
+        "offset",
+        "timestamp",
+        "topic",
+        F.octet_length("payload").cast("long").alias("bytes"),
+        F.coalesce(headers["_dlq_reason"], headers["x-last-death-reason"]).alias("reason"),
+        F.coalesce(headers["_dlq_original_queue"], headers["x-last-death-queue"]).alias("origin"),
+        F.expr("try_cast(headers['_dlq_delivery_count'] AS BIGINT)").alias("attempts"),
+    ).cache()
+
+
+def _tables(
+    frame: DataFrame, settings: ReportSettings, now: datetime, first: datetime | None, last: datetime | None
+) -> dict[str, pd.DataFrame]:
+    width = bucket_seconds(first, last)
+    start = F.window("timestamp", f"{width} seconds")["start"].alias("start")
+    throughput = frame.groupBy("queue", start).agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
+    throughput = throughput.withColumn("per_second", F.col("messages") / width).orderBy("queue", "start")
+    topics = frame.groupBy("queue", "topic").agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
+    topics = topics.orderBy(F.desc("messages"), "queue", "topic").limit(settings.topics)
+    dead = frame.where("reason IS NOT NULL").groupBy("origin", "reason")
+    letters = dead.agg(
+        F.count("*").alias("messages"),
+        F.avg("attempts").alias("mean_attempts"),
+        F.max("attempts").alias("most_attempts"),
+    )
+    groups, attempts = _groups(settings)
+    return {
+        "throughput": _pandas(throughput),
+        "sizes": _pandas(_quantiles(frame, F.col("bytes"), "bytes")),
+        "topics": _pandas(topics),
+        "dead_letters": _pandas(letters.orderBy(F.desc("messages"), "origin", "reason")),
+        "groups": groups.drop(columns="settled"),
+        "waiting": _waiting(frame, groups, now),
+        "attempts": attempts,
+    }
+
+
+def _quantiles(frame: DataFrame, column: Column, unit: str) -> DataFrame:
+    """Return count, total, quantiles and maximum of a column, by queue."""
+    return (
+        frame.groupBy("queue")
+        .agg(
+            F.count("*").alias("messages"),
+            F.sum(column).alias(f"total_{unit}"),
+            *[F.percentile_approx(column, share / 100).alias(f"p{share}_{unit}") for share in (50, 95, 99)],
+            F.max(column).alias(f"most_{unit}"),
+        )
+        .orderBy("queue")
+    )
+
+
+def _waiting(frame: DataFrame, groups: pd.DataFrame, now: datetime) -> pd.DataFrame:
+    """Return the age of the unsettled messages of each group."""
+    columns = ["queue", "group", "messages", "p50_seconds", "p95_seconds", "p99_seconds", "most_seconds"]
+    rows: list[pd.DataFrame] = []
+    age = F.lit(now.timestamp()) - F.unix_micros("timestamp") / 1_000_000
+    for each in groups.to_dict("records"):
+        left = frame.where((F.col("queue") == each["queue"]) & (F.col("offset") >= int(each["committed"])))
+        settled = each["settled"]
+        for start, stop in settled if isinstance(settled, list) else []:
+            left = left.where((F.col("offset") < start) | (F.col("offset") >= stop))
+        found = _pandas(_quantiles(left, age, "seconds"))
+        if len(found):
+            rows.append(found.assign(group=each["name"])[columns])
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
+
+
+def _groups(settings: ReportSettings) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the progress and retries of groups, and the attempts of their claimed messages.
+
+    Only a broker knows them; both are empty for a data directory.
+    """
+    groups: list[dict[str, object]] = []
+    pending: list[dict[str, object]] = []
+    if settings.endpoint.is_broker:
+        options = read_options({**settings.endpoint.options, "path": settings.queues})
+        assert options.server is not None
+        client = Client(options.server)
+        found = client.json("GET", "/bulk/queues", [("name", name) for name in options.queues])["queues"]
+        assert isinstance(found, dict)
+        for queue in found:
+            path = f"/api/v1/queues/{quote(settings.endpoint.vhost, safe='')}/{quote(queue, safe='')}/groups"
+            for group in _items(client, path):
+                groups.append(group)
+                if group["pending"]:
+                    rows = _items(client, f"{path}/{quote(str(group['name']), safe='')}/pending")
+                    pending += [{"queue": queue, "group": group["name"], "attempts": row["attempts"]} for row in rows]
+        client.close()
+    counted = pd.DataFrame(pending, columns=["queue", "group", "attempts"])
+    attempts = counted.groupby(["queue", "group", "attempts"]).size().reset_index(name="messages")
+    return pd.DataFrame(groups, columns=list(_GROUP_COLUMNS)), attempts
+
+
+def _items(client: Client, path: str) -> list[dict[str, object]]:
+    items = client.json("GET", path, {"limit": _MANY})["items"]
+    assert isinstance(items, list)
+    return items
+
+
+def bucket_seconds(first: datetime | None, last: datetime | None) -> int:
+    """Return the width of the pieces of a period."""
+    whole = (last - first) if first is not None and last is not None else timedelta()
+    return next((width for width in _WIDTHS if whole.total_seconds() / width <= BUCKETS), _WIDTHS[-1])
+
+
+def _write_tables(directory: Path, tables: Mapping[str, pd.DataFrame]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        table.to_parquet(directory / f"{name}.parquet", index=False)
+
+
+def _pandas(frame: DataFrame) -> pd.DataFrame:
+    found: pd.DataFrame = frame.toPandas()
+    found.attrs = {}  # through Connect it has query metrics, which Parquet cannot store
+    return found
+
+
+def _aware(time: datetime | None) -> datetime | None:
+    return None if time is None else time.astimezone(UTC)
+
+
+def _title(settings: ReportSettings, first: datetime | None, last: datetime | None) -> str:
+    if first is None or last is None:
+        return f"Queues {settings.queues}: no messages in this period"
+    form = "%Y-%m-%d %H:%M:%S"
+    return f"Queues {settings.queues}, {first.strftime(form)} to {last.strftime(form)} UTC"
+
+
+# -- plots -------------------------------------------------------------------------------------------------------------
 
 
 def draw(tables: Mapping[str, pd.DataFrame], directory: Path) -> dict[str, str]:
-    """Draw every plot there are numbers for, as SVG and PNG files; returns the SVG texts by name."""
+    """Draw every plot that has data, as SVG and PNG files; return the SVG texts by name."""
     from matplotlib import rc_context
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -72,8 +289,8 @@ def _svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def _lines(axes: Axes, table: pd.DataFrame) -> float:
-    """Messages a second over time, a line per queue; the busiest have one of their own."""
+def _plot_throughput(axes: Axes, table: pd.DataFrame) -> float:
+    """Plot messages a second over time, a line for each of the busiest queues."""
     busiest = table.groupby("queue")["messages"].sum().sort_values(ascending=False).index[:MOST_LINES]
     times = pd.date_range(table["start"].min(), table["start"].max(), freq=_step(table))
     for colour, queue in zip(COLOURS, busiest, strict=False):
@@ -88,7 +305,7 @@ def _lines(axes: Axes, table: pd.DataFrame) -> float:
 
 
 def _step(table: pd.DataFrame) -> pd.Timedelta:
-    """How wide the pieces are, as the table shows it: messages by messages a second."""
+    """Return the width of the pieces: messages divided by messages a second."""
     row = table.iloc[0]
     return pd.Timedelta(seconds=round(row["messages"] / row["per_second"]))
 
@@ -109,28 +326,28 @@ def _bars(axes: Axes, labels: list[str], values: list[float], colour: str) -> fl
     return 0.2 + 0.3 * len(labels)
 
 
-def _topics(axes: Axes, table: pd.DataFrame) -> float:
+def _plot_topics(axes: Axes, table: pd.DataFrame) -> float:
     labels = [f"{row.topic}  ({row.queue})" if row.topic != row.queue else row.queue for row in table.itertuples()]
     return _bars(axes, labels, table["messages"].tolist(), COLOURS[0])
 
 
-def _lag(axes: Axes, table: pd.DataFrame) -> float:
+def _plot_lag(axes: Axes, table: pd.DataFrame) -> float:
     shown = table.sort_values("lag", ascending=False).head(20)
-    return _bars(axes, _draw_groups(shown), shown["lag"].tolist(), COLOURS[1])
+    return _bars(axes, _group_labels(shown), shown["lag"].tolist(), COLOURS[1])
 
 
-def _dead(axes: Axes, table: pd.DataFrame) -> float:
+def _plot_dead_letters(axes: Axes, table: pd.DataFrame) -> float:
     labels = [f"{row.origin}: {row.reason}" for row in table.itertuples()]
     return _bars(axes, labels, table["messages"].tolist(), COLOURS[3])
 
 
-def _retries(axes: Axes, table: pd.DataFrame) -> float:
+def _plot_retries(axes: Axes, table: pd.DataFrame) -> float:
     shown = table.sort_values("redelivered", ascending=False).head(20)
-    return _bars(axes, _draw_groups(shown), shown["redelivered"].tolist(), COLOURS[4])
+    return _bars(axes, _group_labels(shown), shown["redelivered"].tolist(), COLOURS[4])
 
 
 def _spread(axes: Axes, labels: list[str], table: pd.DataFrame, unit: str) -> float:
-    """From the median over 95 and 99 of a hundred to the largest, a row each."""
+    """Plot median, 95 %, 99 % and maximum, a row each."""
     names = [f"p50_{unit}", f"p95_{unit}", f"p99_{unit}", f"most_{unit}"]
     places = range(len(labels))
     for place, (_, row) in zip(places, table.iterrows(), strict=True):
@@ -150,63 +367,32 @@ def _spread(axes: Axes, labels: list[str], table: pd.DataFrame, unit: str) -> fl
     return 0.9 + 0.34 * len(labels)
 
 
-def _sizes(axes: Axes, table: pd.DataFrame) -> float:
+def _plot_sizes(axes: Axes, table: pd.DataFrame) -> float:
     shown = table.sort_values("messages", ascending=False).head(20)
     return _spread(axes, shown["queue"].tolist(), shown, "bytes")
 
 
-def _draw_waiting(axes: Axes, table: pd.DataFrame) -> float:
+def _plot_waiting(axes: Axes, table: pd.DataFrame) -> float:
     shown = table.sort_values("messages", ascending=False).head(20)
     return _spread(axes, [f"{row.queue} / {row.group}" for row in shown.itertuples()], shown, "seconds")
 
 
-def _draw_groups(table: pd.DataFrame) -> list[str]:
+def _group_labels(table: pd.DataFrame) -> list[str]:
     return [f"{queue} / {group}" for queue, group in zip(table["queue"], table["name"], strict=True)]
 
 
 _PLOTS: Final[dict[str, tuple[str, Callable[[Axes, pd.DataFrame], float]]]] = {
-    "throughput": ("throughput", _lines),
-    "lag": ("groups", _lag),
-    "waiting": ("waiting", _draw_waiting),
-    "retries": ("groups", _retries),
-    "dead_letters": ("dead_letters", _dead),
-    "topics": ("topics", _topics),
-    "sizes": ("sizes", _sizes),
+    "throughput": ("throughput", _plot_throughput),
+    "lag": ("groups", _plot_lag),
+    "waiting": ("waiting", _plot_waiting),
+    "retries": ("groups", _plot_retries),
+    "dead_letters": ("dead_letters", _plot_dead_letters),
+    "topics": ("topics", _plot_topics),
+    "sizes": ("sizes", _plot_sizes),
 }
 
 
-MOST_ROWS: Final = 200
-_SECTIONS: Final = (
-    ("Throughput", "throughput", "throughput", "Messages that entered the queues, a second."),
-    ("Lag", "lag", "groups", "How many messages groups have not finished, now."),
-    ("Time in queue", "waiting", "waiting", "For how long what a group has not finished has been waiting."),
-    ("Retries", "retries", "attempts", "Deliveries that were not the first, since the broker was started."),
-    ("Dead letters", "dead_letters", "dead_letters", "Messages that were given up, by queue and reason."),
-    ("Hot topics", "topics", "topics", "The topics with the most messages."),
-    ("Sizes", "sizes", "sizes", "How large payloads are."),
-)
-_STYLE: Final = """
-:root { color-scheme: light; --ink: #0f172a; --soft: #64748b; --line: #e2e8f0; --paper: #fff; --back: #f8fafc; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 980px; margin: 0 auto; padding: 32px 20px 64px; }
-h1 { font-size: 26px; margin: 0 0 4px; letter-spacing: -0.01em; }
-h2 { font-size: 17px; margin: 0; }
-p { margin: 2px 0 12px; color: var(--soft); }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 20px 0; }
-.fact, section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; }
-.fact { padding: 12px 16px; } .fact b { display: block; font-size: 22px; font-variant-numeric: tabular-nums; }
-.fact span { color: var(--soft); font-size: 13px; }
-section { padding: 18px 20px; margin: 16px 0; }
-svg { width: 100%; height: auto; display: block; }
-details { margin-top: 12px; } summary { cursor: pointer; color: var(--soft); font-size: 13px; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { padding: 5px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { color: var(--soft); font-weight: 500; } th.text, td.text { text-align: left; }
-.none { color: var(--soft); font-style: italic; }
-@media print { body { background: #fff; } section { break-inside: avoid; } }
-"""
+# -- page --------------------------------------------------------------------------------------------------------------
 
 
 def write_page(
@@ -217,7 +403,7 @@ def write_page(
     messages: int,
     now: datetime,
 ) -> None:
-    """Write the page in one go."""
+    """Replace the page in one step."""
     made = now.strftime("%Y-%m-%d %H:%M:%S UTC")
     sections = "".join(
         _section(heading, plots.get(plot), tables.get(table), text) for heading, plot, table, text in _SECTIONS
@@ -287,189 +473,3 @@ def _size(count: int) -> str:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
         size /= 1024
     return f"{size:,.1f} TiB"
-
-
-BUCKETS: Final = 60
-"""The period is cut into at most so many equal pieces."""
-_WIDTHS: Final = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400, 604_800)
-_GROUP_COLUMNS: Final = (
-    "queue", "name", "mode", "lag", "ready", "pending", "consumers", "delivered", "redelivered", "acknowledged",
-    "committed", "settled",
-)  # fmt: skip
-_MANY: Final = 1000
-
-
-@dataclass(frozen=True)
-class ReportSettings:
-    """What a report is about: queues, and a period of the messages' times."""
-
-    endpoint: Endpoint
-    queues: str
-    directory: Path
-    starting: str = "earliest"
-    """A time such as `2026-01-31T12:00:00Z`, an offset, or earliest."""
-    ending: str = "latest"
-    topics: int = 20
-    """How many of the hottest topics are shown."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """The tables of a report, by name, and the period they are about."""
-
-    tables: Mapping[str, pd.DataFrame]
-    first: datetime | None
-    last: datetime | None
-    messages: int
-    page: Path
-
-
-def run_report(spark: SparkSession, settings: ReportSettings) -> Report:
-    """Write the report; one that is there already is replaced. Raises Refused when it cannot be made."""
-    now = datetime.now(UTC)
-    try:
-        frame = _messages(spark, settings)
-        (period,) = frame.agg(F.min("timestamp"), F.max("timestamp"), F.count("*")).collect()
-        first, last, messages = _aware(period[0]), _aware(period[1]), int(period[2])
-        tables = _tables(frame, settings, now, first, last)
-    except PySparkException as error:
-        raise Refused(f"the report cannot be made: {reason_of(error)}") from error
-    _write_tables(settings.directory / "tables", tables)
-    plots = draw(tables, settings.directory / "plots")
-    page = settings.directory / "index.html"
-    done = Report(tables, first, last, messages, page)
-    write_page(page, tables, plots, _title(settings, first, last), messages, now)
-    return done
-
-
-def _messages(spark: SparkSession, settings: ReportSettings) -> DataFrame:
-    """What all tables are made of, read once."""
-    options = {"includeHeaders": "true", "startingOffsets": settings.starting, "endingOffsets": settings.ending}
-    frame = settings.endpoint.read(spark, settings.queues, **options)
-    headers = F.col("headers")
-    return frame.select(
-        "queue",
-        "offset",
-        "timestamp",
-        "topic",
-        F.octet_length("payload").cast("long").alias("bytes"),
-        F.coalesce(headers["_dlq_reason"], headers["x-last-death-reason"]).alias("reason"),
-        F.coalesce(headers["_dlq_original_queue"], headers["x-last-death-queue"]).alias("origin"),
-        F.expr("try_cast(headers['_dlq_delivery_count'] AS BIGINT)").alias("attempts"),
-    ).cache()
-
-
-def _tables(
-    frame: DataFrame, settings: ReportSettings, now: datetime, first: datetime | None, last: datetime | None
-) -> dict[str, pd.DataFrame]:
-    width = bucket_seconds(first, last)
-    start = F.window("timestamp", f"{width} seconds")["start"].alias("start")
-    throughput = frame.groupBy("queue", start).agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
-    throughput = throughput.withColumn("per_second", F.col("messages") / width).orderBy("queue", "start")
-    topics = frame.groupBy("queue", "topic").agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
-    topics = topics.orderBy(F.desc("messages"), "queue", "topic").limit(settings.topics)
-    dead = frame.where("reason IS NOT NULL").groupBy("origin", "reason")
-    letters = dead.agg(
-        F.count("*").alias("messages"),
-        F.avg("attempts").alias("mean_attempts"),
-        F.max("attempts").alias("most_attempts"),
-    )
-    groups, attempts = _groups(settings)
-    return {
-        "throughput": _pandas(throughput),
-        "sizes": _pandas(_quantiles(frame.groupBy("queue"), F.col("bytes"), "bytes")),
-        "topics": _pandas(topics),
-        "dead_letters": _pandas(letters.orderBy(F.desc("messages"), "origin", "reason")),
-        "groups": groups.drop(columns="settled"),
-        "waiting": _waiting(frame, groups, now),
-        "attempts": attempts,
-    }
-
-
-def _quantiles(grouped: "object", column: "object", name: str) -> DataFrame:
-    found = grouped.agg(  # type: ignore[attr-defined]
-        F.count("*").alias("messages"),
-        F.sum(column).alias("total"),  # type: ignore[arg-type]
-        *[F.percentile_approx(column, share).alias(f"p{round(share * 100)}") for share in (0.5, 0.95, 0.99)],  # type: ignore[arg-type]
-        F.max(column).alias("most"),  # type: ignore[arg-type]
-    )
-    renamed = found.withColumnsRenamed({each: f"{each}_{name}" for each in ("total", "p50", "p95", "p99", "most")})
-    ordered: DataFrame = renamed.orderBy("queue")
-    return ordered
-
-
-def _waiting(frame: DataFrame, groups: pd.DataFrame, now: datetime) -> pd.DataFrame:
-    """For how long the messages that a group has not finished have been in its queue."""
-    columns = ["queue", "group", "messages", "p50_seconds", "p95_seconds", "p99_seconds", "most_seconds"]
-    rows: list[pd.DataFrame] = []
-    age = F.lit(now.timestamp()) - F.unix_micros("timestamp") / 1_000_000
-    for each in groups.to_dict("records"):
-        left = frame.where((F.col("queue") == each["queue"]) & (F.col("offset") >= int(each["committed"])))
-        settled = each["settled"]
-        for start, stop in settled if isinstance(settled, list) else []:
-            left = left.where((F.col("offset") < start) | (F.col("offset") >= stop))
-        found = _pandas(_quantiles(left.groupBy("queue"), age, "seconds"))
-        if len(found):
-            rows.append(found.assign(group=each["name"])[columns])
-    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
-
-
-def _groups(settings: ReportSettings) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """How far groups are and how often they had to be tried again, and the attempts of what is under way.
-
-    Only a broker knows; of a data directory both are empty.
-    """
-    groups: list[dict[str, object]] = []
-    pending: list[dict[str, object]] = []
-    if settings.endpoint.is_broker:
-        options = read_options({**settings.endpoint.options, "path": settings.queues})
-        assert options.server is not None
-        client = Client(options.server)
-        found = client.json("GET", "/bulk/queues", [("name", name) for name in options.queues])["queues"]
-        assert isinstance(found, dict)
-        for queue in found:
-            path = f"/api/v1/queues/{quote(settings.endpoint.vhost, safe='')}/{quote(queue, safe='')}/groups"
-            for group in _items(client, path):
-                groups.append(group)
-                if group["pending"]:
-                    rows = _items(client, f"{path}/{quote(str(group['name']), safe='')}/pending")
-                    pending += [{"queue": queue, "group": group["name"], "attempts": row["attempts"]} for row in rows]
-        client.close()
-    counted = pd.DataFrame(pending, columns=["queue", "group", "attempts"])
-    attempts = counted.groupby(["queue", "group", "attempts"]).size().reset_index(name="messages")
-    return pd.DataFrame(groups, columns=list(_GROUP_COLUMNS)), attempts
-
-
-def _items(client: Client, path: str) -> list[dict[str, object]]:
-    items = client.json("GET", path, {"limit": _MANY})["items"]
-    assert isinstance(items, list)
-    return items
-
-
-def bucket_seconds(first: datetime | None, last: datetime | None) -> int:
-    """How wide the pieces of a period are."""
-    whole = (last - first) if first is not None and last is not None else timedelta()
-    return next((width for width in _WIDTHS if whole.total_seconds() / width <= BUCKETS), _WIDTHS[-1])
-
-
-def _write_tables(directory: Path, tables: Mapping[str, pd.DataFrame]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, table in tables.items():
-        table.to_parquet(directory / f"{name}.parquet", index=False)
-
-
-def _pandas(frame: DataFrame) -> pd.DataFrame:
-    found: pd.DataFrame = frame.toPandas()
-    found.attrs = {}  # through Connect it has figures of the query, which no file can keep
-    return found
-
-
-def _aware(time: datetime | None) -> datetime | None:
-    return None if time is None else time.astimezone(UTC)
-
-
-def _title(settings: ReportSettings, first: datetime | None, last: datetime | None) -> str:
-    if first is None or last is None:
-        return f"Queues {settings.queues}: no messages in this period"
-    form = "%Y-%m-%d %H:%M:%S"
-    return f"Queues {settings.queues}, {first.strftime(form)} to {last.strftime(form)} UTC"

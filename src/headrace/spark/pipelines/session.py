@@ -1,7 +1,7 @@
-"""Starting Spark for a command, with our code on every node and a directory of its own. No queries.
+"""Spark sessions of pipelines, with our code on every node and a scratch directory. No queries.
 
-Whoever uses a directory has its file `lock` locked, so what a killed process left behind is known and removed by the
-next one.
+A process locks the file `lock` of its scratch directory. The next process removes directories whose lock is free: a
+killed process left them.
 """
 
 import atexit
@@ -33,34 +33,6 @@ from headrace.spark.source import HeadraceDataSource
 
 _PREFIX: Final = "headrace-spark-"
 _LOCK: Final = "lock"
-
-
-def make_scratch() -> Path:
-    """A new directory, removed when this process ends."""
-    _sweep()
-    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    lock = (directory / _LOCK).open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    atexit.register(_remove, directory, lock)
-    return directory
-
-
-def _remove(directory: Path, lock: IO[str]) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    lock.close()
-
-
-def _sweep() -> None:
-    """Remove the directories of processes that are gone; what belongs to somebody else stays."""
-    for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
-        try:
-            with file.open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(file.parent, ignore_errors=True)
-        except OSError:
-            continue  # in use, gone meanwhile, or not ours
-
-
 _NEEDED: Final = (
     "pyspark_headrace/**/*.py",
     "headrace/*.py",
@@ -69,50 +41,14 @@ _NEEDED: Final = (
     "headrace/storage/**/*.py",
     "headrace/spark/**/*.py",
 )
-"""What an executor may load; it never loads the server."""
-
-
-def source_directory() -> Path:
-    """The directory that our packages are in."""
-    return Path(errors.__file__).parents[1]
-
-
-def pack(directory: Path) -> Path:
-    """Our own code in one file that executors load; Python only, since compiled modules cannot be loaded from it."""
-    target = directory / "headrace.zip"
-    target.write_bytes(_packed())
-    return target
-
-
-def ship(session: SparkSession) -> None:
-    """Have a Connect server know our code and our data source, for as long as the session lives.
-
-    Its executors load the code, and what plans a batch. Its streams do not: they need a Headrace that is installed.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        session.addArtifacts(str(pack(Path(directory))), pyfile=True)
-    session.dataSource.register(HeadraceDataSource)
-
-
-@cache
-def _packed() -> bytes:
-    source = source_directory()
-    found = io.BytesIO()
-    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
-        for each in _NEEDED:
-            for file in sorted(source.glob(each)):
-                archive.write(file, file.relative_to(source))
-        archive.write(mypy_extensions.__file__, "mypy_extensions.py")  # all that it needs besides Spark and Arrow
-    return found.getvalue()
-
-
+"""Files that an executor may load: nothing of the server."""
 LOCAL: Final = "local[*]"
 _CONNECT_PORT: Final = 15002
 _REACH_SECONDS: Final = 10.0
 _VENDORS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-"""How the variables begin that say where a vendor's stores are, and who asks."""
+"""Prefixes of the variables with the address and credentials of each vendor's stores."""
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Where PySpark writes every error a second time, as JSON."""
+"""Loggers where PySpark writes every error a second time, as JSON."""
 _LOGGING: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.f.ref = console
@@ -132,15 +68,15 @@ logger.executor.level = off
 logger.sources.name = org.apache.spark.sql.execution.datasources.v2
 logger.sources.level = off
 """
-"""Failures are told by the pipelines themselves, in a line each."""
+"""Pipelines report their failures themselves, in a line each."""
 
 
 def open_session(
     master: str = LOCAL, name: str = "headrace", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session at this master: `local[*]`, `spark://host:7077` or `sc://host:15002`.
+    """Open a session at this master: `local[*]`, `spark://host:7077` or `sc://host:15002`.
 
-    Raises Unavailable when it cannot be had, with what to install or start.
+    Raises Unavailable with what to install or start.
     """
     for logger in _LOGGERS:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
@@ -165,7 +101,7 @@ def open_session(
 def _safe_path(master: str) -> Iterator[None]:
     """Start Java so that Spark's Pythons import nothing from the current directory.
 
-    Java passes its environment on to them. This process gets its own back: the programs that it starts keep their path.
+    They inherit the environment of Java. This process restores its own, for other programs that it starts.
     """
     if not master.startswith("local") or "PYTHONSAFEPATH" in os.environ:
         yield
@@ -178,19 +114,19 @@ def _safe_path(master: str) -> Iterator[None]:
 
 
 def store_settings(urls: Iterable[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Settings with which executors find these stores as this process does; Spark shows no keys in them to anybody."""
+    """Return settings that give executors this process's access to these stores, and hide secrets in Spark's pages."""
     beginnings = tuple({_VENDORS[scheme] for url in urls if (scheme := urlsplit(url).scheme) in _VENDORS})
     found = {f"spark.executorEnv.{name}": environment[name] for name in environment if name.startswith(beginnings)}
     return {**found, "spark.redaction.regex": "(?i)secret|password|token|key"} if found else {}
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether the session is one of a server's, reached through Spark Connect."""
+    """Return whether the session goes through Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def separate(spark: SparkSession) -> SparkSession:
-    """A session beside another, with tables of its own."""
+    """Open a session beside another, with tables of its own."""
     own = spark.newSession()
     if is_connect(own):
         ship(own)
@@ -198,34 +134,34 @@ def separate(spark: SparkSession) -> SparkSession:
 
 
 def close_separate(own: SparkSession) -> None:
-    """Let go of a session that `separate` made; those of one process share what there is to be closed."""
+    """Close a session of `separate`. Sessions of one process share everything, so only those of Connect are closed."""
     if is_connect(own):
         own.stop()
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks run at once; a server that is reached through Connect does not say, and is taken to be like us."""
+    """Return the number of tasks that run at once. A Connect server does not tell, so this machine's cores stand in."""
     return (os.cpu_count() or 1) if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
 
 
 def _prepare_environment(master: str, home: Path) -> None:
-    """What must be set before the first Java process starts; what the user has set stays."""
+    """Set the variables of the first Java process; variables of the user stay."""
     if master.startswith("local"):
         ensure_python(home)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if "SPARK_CONF_DIR" not in os.environ:
         configure_logging(home, _LOGGING)
-    # The driver runs streaming sources in processes of their own, which get no files that were shipped.
+    # The driver runs streaming sources in processes of their own, which do not get the packed code.
     source = str(source_directory())
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([source, *[path for path in paths if path and path != source]])
 
 
 def configure_logging(home: Path, properties: str) -> None:
-    """Have the Java of this process log as these properties say, which are kept in `home`.
+    """Configure the log of this process's Java by a file in `home`.
 
-    Not by a directory of settings: Java shares no classes between processes where one is on its class path.
+    A directory of settings would be on the class path, and Java would then share no classes between processes.
     """
     file = home / "log4j2.properties"
     file.write_text(properties)
@@ -268,9 +204,75 @@ def _connect(master: str, name: str, settings: Mapping[str, str]) -> SparkSessio
 
 
 def _check_reachable(master: str) -> None:
-    """Spark itself would try for minutes. Raises Unavailable when nobody listens there."""
+    """Raise Unavailable when nobody listens there; Spark itself would try for minutes."""
     try:
         address = urlsplit(master)
         socket.create_connection((address.hostname or "", address.port or _CONNECT_PORT), _REACH_SECONDS).close()
     except (OSError, ValueError) as error:
         raise Unavailable(f"the Spark Connect server at {master} cannot be reached: {error}") from error
+
+
+# -- our code on every node --------------------------------------------------------------------------------------------
+
+
+def source_directory() -> Path:
+    """Return the directory of our packages."""
+    return Path(errors.__file__).parents[1]
+
+
+def pack(directory: Path) -> Path:
+    """Pack our code for executors into one file; Python only, because it cannot hold compiled modules."""
+    target = directory / "headrace.zip"
+    target.write_bytes(_packed())
+    return target
+
+
+def ship(session: SparkSession) -> None:
+    """Send our code and our data source to a Connect server, for as long as the session lives.
+
+    The server uses them for batches and in executors. Its streams need an installed Headrace.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        session.addArtifacts(str(pack(Path(directory))), pyfile=True)
+    session.dataSource.register(HeadraceDataSource)
+
+
+@cache
+def _packed() -> bytes:
+    source = source_directory()
+    found = io.BytesIO()
+    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each in _NEEDED:
+            for file in sorted(source.glob(each)):
+                archive.write(file, file.relative_to(source))
+        archive.write(mypy_extensions.__file__, "mypy_extensions.py")  # the only dependency besides Spark and Arrow
+    return found.getvalue()
+
+
+# -- scratch directories -----------------------------------------------------------------------------------------------
+
+
+def make_scratch() -> Path:
+    """Make a directory that is removed when this process ends."""
+    _sweep()
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = (directory / _LOCK).open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    atexit.register(_remove, directory, lock)
+    return directory
+
+
+def _remove(directory: Path, lock: IO[str]) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    lock.close()
+
+
+def _sweep() -> None:
+    """Remove the directories of ended processes."""
+    for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        try:
+            with file.open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(file.parent, ignore_errors=True)
+        except OSError:
+            continue  # in use, removed meanwhile, or another user's

@@ -1,7 +1,7 @@
-"""Pipeline `sql`: a query over queues, continuous or up to now, into a queue, Parquet files or the console.
+"""Pipeline `sql`: a query over queues, continuous or once, into a queue, Parquet files or the console.
 
-Every source is a table of the query: the columns of a queue, `body` with the fields of JSON payloads, and these fields
-as columns of their own unless the message has a column of that name.
+Every source is a table of the query: the columns of a queue, `body` with the fields of JSON payloads, and each field as
+a column of its own unless the queue has a column of that name.
 """
 
 import json
@@ -13,16 +13,24 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from headrace.errors import Refused
 from headrace.spark.options import read_options
 from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, files_at
-from headrace.spark.pipelines.progress import Progress, Tell, Watch, reason_of, say_nothing, wait
+from headrace.spark.pipelines.run import (
+    Progress,
+    State,
+    Tell,
+    Watch,
+    open_state,
+    refusals,
+    say_nothing,
+    start_query,
+    wait,
+)
 from headrace.spark.pipelines.session import close_separate, is_connect, separate
-from headrace.spark.pipelines.state import State, open_state
 from headrace.spark.place import open_place
 from headrace.spark.writer import COLUMNS
 
@@ -30,29 +38,29 @@ SAMPLE_MESSAGES: Final = 1000
 SAMPLE_QUEUES: Final = 10
 SAMPLE_BYTES: Final = 4 << 20
 NO_SCHEMA: Final = "none"
-"""Given as a schema: payloads are not looked into."""
+"""A schema that leaves payloads unread."""
 MODES: Final = ("append", "update", "complete")
 _ANY_NAME: Final = "messages"
 
 
 @dataclass(frozen=True)
 class SqlSource:
-    """Queues that one table of the query stands for."""
+    """The queues of one table of the query."""
 
     queues: str
     """A name, several with commas between, or a pattern such as `sensor-*`."""
     table: str = ""
-    """The table's name; without, it is the queue's."""
+    """The table's name; "" for the queue's."""
     schema: str = ""
-    """Fields of JSON payloads, such as `device STRING, value DOUBLE`; without, they are found in a sample."""
+    """Fields of JSON payloads, such as `device STRING, value DOUBLE`; "" takes them from a sample."""
     watermark: str = ""
-    """How late messages may come, such as `10 minutes`; of another time than the message's: `column 10 minutes`."""
+    """The longest delay of messages, such as `10 minutes`; `column 10 minutes` for another time than the message's."""
     starting: str = "earliest"
 
 
 @dataclass(frozen=True)
 class SqlSettings:
-    """What a pipeline `sql` does. One of `queue`, `parquet` and `console` says where the rows go."""
+    """The settings of a pipeline `sql`. One of `queue`, `parquet` and `console` is the target of the rows."""
 
     name: str
     endpoint: Endpoint
@@ -65,33 +73,35 @@ class SqlSettings:
     mode: str = "append"
     once: bool = False
     every: str = ""
-    """How often to look for messages, such as `10 seconds`; without, as soon as the last ones are done."""
+    """The interval of batches, such as `10 seconds`; "" begins each batch as soon as the last one is done."""
     max_messages: int = 0
-    """The most messages that are read at once; 0 for all there are."""
+    """The most messages of one batch; 0 for no limit."""
 
 
 def run_sql(spark: SparkSession, settings: SqlSettings, tell: Tell = say_nothing) -> Progress:
-    """Run until everything that is there now is done, or for good. Raises Refused with what is wrong with the query."""
-    watch = start_sql(spark, settings)
-    return wait([watch], tell)[0]
+    """Run the query once or continuously. Raises Refused with the query's error."""
+    return wait([start_sql(spark, settings)], tell)[0]
 
 
 def start_sql(spark: SparkSession, settings: SqlSettings) -> Watch:
-    """Start the query and return; every message is taken into account once, however often it is started again."""
+    """Start the query and return. A query that is started again reads every message once."""
     _check(spark, settings)
     state = open_state(settings.state, settings.name, _identity(settings))
-    own = separate(spark)  # the tables of pipelines that run together are not each other's business
-    try:
-        known = _make_tables(own, settings, state)
-        writer = _writer(own.sql(settings.query), settings, known)
-        return Watch(settings.name, _start(writer, settings, state), lambda: close_separate(own))
-    except PySparkException as error:
-        close_separate(own)
-        raise Refused(f"pipeline {settings.name!r}: {reason_of(error)}") from error
+    own = separate(spark)  # so that pipelines that run together do not share tables
+    with refusals(f"pipeline {settings.name!r}"):
+        try:
+            known = _make_tables(own, settings, state)
+            writer = _writer(own.sql(settings.query), settings, known)
+            path = settings.queue or files_at(settings.parquet) or None
+            query = start_query(writer, settings.name, state, settings.once, settings.every, path)
+        except PySparkException:
+            close_separate(own)
+            raise
+    return Watch(settings.name, query, lambda: close_separate(own))
 
 
 def message_table(frame: DataFrame, schema: StructType | str | None) -> DataFrame:
-    """The columns of a queue with `body` and its fields beside them; nothing is added without a schema."""
+    """Add `body` and its fields to the columns of a queue; without a schema, add nothing."""
     if not schema:
         return frame
     wide = frame.withColumn("body", F.from_json(F.col("payload").cast("string"), schema))
@@ -103,7 +113,7 @@ def message_table(frame: DataFrame, schema: StructType | str | None) -> DataFram
 
 
 def sample_schema(spark: SparkSession, endpoint: Endpoint, queues: str) -> str:
-    """The fields of the JSON objects among the first payloads, as DDL; empty when there are none."""
+    """Return the fields of the JSON objects among the first payloads, as DDL; "" without such objects."""
     texts: list[str] = []
     size = 0
     for text in _sample(spark, endpoint, queues):
@@ -118,7 +128,7 @@ def sample_schema(spark: SparkSession, endpoint: Endpoint, queues: str) -> str:
 
 
 def _sample(spark: SparkSession, endpoint: Endpoint, queues: str) -> Iterator[str]:
-    """The first payloads of some of the queues. By offsets: a limit would cut the source's processes off."""
+    """Yield the first payloads of some of the queues. Offsets bound the read: a limit would kill the source's tasks."""
     options = read_options({**endpoint.options, "path": queues})
     place = open_place(options)
     try:
@@ -134,8 +144,7 @@ def _sample(spark: SparkSession, endpoint: Endpoint, queues: str) -> Iterator[st
 
 
 def as_messages(frame: DataFrame, known: Sequence[str]) -> DataFrame:
-    """Rows as a queue takes them: as they are when they have a payload, without the columns that only a reader sees;
-    otherwise as JSON objects of all columns."""
+    """Return rows as messages. Rows with a payload lose the columns that only readers have; others become JSON."""
     if "payload" not in frame.columns:
         row = F.to_json(F.struct("*")).alias("payload")
         return frame.select(row, F.lit("application/json").alias("content_type"))
@@ -166,7 +175,7 @@ def _check(spark: SparkSession, settings: SqlSettings) -> None:
 
 
 def _identity(settings: SqlSettings) -> dict[str, object]:
-    """What must stay the same for a checkpoint to be gone on with."""
+    """Return the settings that a checkpoint depends on."""
     return {
         "kind": "sql",
         "query": settings.query.strip(),
@@ -176,7 +185,7 @@ def _identity(settings: SqlSettings) -> dict[str, object]:
 
 
 def _make_tables(spark: SparkSession, settings: SqlSettings, state: State) -> list[str]:
-    """Have the query find its sources by name; returns all of their columns."""
+    """Make the tables of the query; return all of their columns."""
     known: dict[str, None] = {}
     for source in settings.sources:
         frame = message_table(_stream(spark, settings, source), _schema(spark, settings, source, state))
@@ -200,7 +209,7 @@ def _stream(spark: SparkSession, settings: SqlSettings, source: SqlSource) -> Da
 
 
 def _schema(spark: SparkSession, settings: SqlSettings, source: SqlSource, state: State) -> str:
-    """The schema that was given, or the one that was found when the pipeline first ran."""
+    """Return the given schema, or the one that the first run found."""
     if source.schema:
         return "" if source.schema == NO_SCHEMA else source.schema
     key = f"schema of {source.queues}"
@@ -217,19 +226,6 @@ def _writer(frame: DataFrame, settings: SqlSettings, known: Sequence[str]) -> Da
     else:
         writer = frame.writeStream.format("console").option("truncate", "false")
     return writer.outputMode(settings.mode)
-
-
-def _start(writer: DataStreamWriter, settings: SqlSettings, state: State) -> StreamingQuery:
-    writer = writer.queryName(settings.name).option("checkpointLocation", state.checkpoint)
-    writer = trigger(writer, settings.once, settings.every)
-    return writer.start(settings.queue or files_at(settings.parquet) or None)
-
-
-def trigger(writer: DataStreamWriter, once: bool, every: str) -> DataStreamWriter:
-    """Once through what is there, or for good, as often as `every` says."""
-    if once:
-        return writer.trigger(availableNow=True)
-    return writer.trigger(processingTime=every or "0 seconds")
 
 
 def _is_object(text: str | None) -> bool:

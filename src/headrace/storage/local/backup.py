@@ -1,9 +1,9 @@
 """A consistent copy of a data directory, taken while a broker writes to it or not. Changes nothing there.
 
-A copy is what a crash would have left: the checkpoint, the files as the checkpoint names them, and every whole record
-of the journal behind it. Nothing that these are made of is overwritten before the next checkpoint, so files are copied
-until one pass saw no checkpoint come between; what a pass finds copied already it does not copy again. Whatever was
-confirmed before the last pass began is in its journal.
+A copy is what a crash would have left: the checkpoint, the files that it names, and every whole record of the journal
+behind it. The broker overwrites none of these before the next checkpoint, so the copy is consistent once a pass ends
+without a new checkpoint. A pass copies only files and bytes that earlier passes did not. Messages confirmed before the
+last pass began are in the copied journal.
 """
 
 from collections.abc import Callable
@@ -11,28 +11,33 @@ from pathlib import Path
 from typing import Final, final
 
 from headrace.errors import Corrupt, Unavailable
-from headrace.storage.api import DEFINITIONS
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint, tails_path
-from headrace.storage.local.disk import Disk, ReadOnlyDisk, opened_to_read, remove_tree
+from headrace.storage.local.disk import Disk, ReadOnlyDisk, opened, opened_to_read, remove_tree
 from headrace.storage.local.files import ReadingLock, encode_name
 from headrace.storage.local.follower import Follower
-from headrace.storage.local.journal import NEWEST_LENGTH as NEWEST_LENGTH
-from headrace.storage.local.journal import NEWEST_NAME as NEWEST_NAME
-from headrace.storage.local.journal import Newest, Position, encode_newest, position_of, read_files
-from headrace.storage.local.segment import HEADER_BYTES, load_indexes, segment_files, segment_log_id, write_indexes
-from headrace.storage.local.tables import definitions_path, table_path
+from headrace.storage.local.journal import (
+    NEWEST_LENGTH,
+    NEWEST_NAME,
+    Newest,
+    Position,
+    encode_newest,
+    position_of,
+    read_files,
+)
+from headrace.storage.local.segment import HEADER_BYTES, load_indexes, segment_files, segment_log_id
+from headrace.storage.local.tables import stored_path
 
 PARTIAL: Final = ".partial"
 _PASSES: Final = 100
 _CHUNK: Final = 4 << 20
 
 Progress = Callable[[int], None]
-"""Called with how many bytes were copied so far."""
+"""Called with the number of bytes copied so far."""
 
 
 @final
 class Copied:
-    """What a copy holds."""
+    """The size of a copy."""
 
     def __init__(self, messages: int, queues: int, size_bytes: int, passes: int) -> None:
         self.messages = messages
@@ -42,10 +47,10 @@ class Copied:
 
 
 def back_up(source: Path, target: Path, disk: Disk | None = None, progress: Progress = lambda _: None) -> Copied:
-    """Copy a data directory to one that does not exist yet; it is there, whole and on the disk, when this returns.
+    """Copy a data directory to one that does not exist yet; the copy is whole and durable on return.
 
-    Raises Unavailable when the source is no data directory or changes too fast, when the target exists, and when either
-    cannot be read or written; Corrupt when the source's checkpoint is damaged.
+    Raises Unavailable when the source is no data directory or changes too fast, when the target exists, or when one of
+    them cannot be read or written. Raises Corrupt when the source's checkpoint is damaged.
     """
     if target.exists():
         raise Unavailable(f"{target} exists already; a copy is made where nothing is")
@@ -68,7 +73,7 @@ def back_up(source: Path, target: Path, disk: Disk | None = None, progress: Prog
 
 
 def _lock(source: Path) -> ReadingLock | None:
-    """Keep brokers from starting meanwhile; there is none to take where one runs."""
+    """Keep brokers from starting during the copy; None if one is running."""
     try:
         return ReadingLock(source)
     except Unavailable:
@@ -85,11 +90,11 @@ class _Copy:
         self._progress = progress
         self._owner = b""
         self._lengths: dict[tuple[Path, int], int] = {}
-        """How much of each segment, of the log with that number, was copied."""
+        """Bytes copied of each segment, by target and log id."""
         self._files: dict[Path, None] = {}
-        """What belongs to the copy, as of this pass."""
+        """The files of the copy, as of this pass."""
         self._full: dict[Path, tuple[int, int]] = {}
-        """The segments that are full: base offset and number of the log."""
+        """Base offset and log id of each full segment."""
         self._done_bytes = 0
 
     def run(self) -> Copied:
@@ -105,9 +110,9 @@ class _Copy:
         )
 
     def _pass(self, number: int) -> Copied | None:
-        """Copy what is missing; None when a checkpoint came between."""
+        """Copy missing files and bytes; returns None when a new checkpoint came between."""
         owner = self._read_owner()
-        if owner != self._owner:  # another process may have cut segments back
+        if owner != self._owner:  # another process may have cut segments
             self._owner = owner
             self._lengths.clear()
         self._files.clear()
@@ -122,7 +127,7 @@ class _Copy:
             self._copy_tables(checkpoint)
             if checkpoint.tails[1]:
                 self._copy_whole(tails_path(self._source, checkpoint.tails[0]).relative_to(self._source))
-            follower.refresh()  # after the files: what is missing there by now, the journal explains
+            follower.refresh()  # after the files: the journal explains files that vanished
             if not follower.is_at(checkpoint.position):
                 return None
             self._copy_journal(checkpoint.position, follower.position)
@@ -142,7 +147,7 @@ class _Copy:
         except FileNotFoundError:
             return b""
 
-    # -- what the checkpoint names -----------------------------------------------------------------------------------
+    # -- files of the checkpoint --------------------------------------------------------------------------------------
 
     def _copy_log(self, entry: LogEntry) -> None:
         folder = Path("queues") / encode_name(entry.name)
@@ -152,20 +157,20 @@ class _Copy:
                 self._copy_segment(entry.id, path, entry.segment_length if is_last else None)
                 if not is_last:
                     self._full[self._target / path.relative_to(self._source)] = (base, entry.id)
-        for _, group in entry.groups:  # those that are in the table of groups have no files
+        for _, group in entry.groups:  # groups in the table of groups have no files
             for name in ("state.json", "pel.log"):
                 self._copy_whole(folder / "consumers" / encode_name(group) / name)
 
     def _copy_segment(self, log_id: int, path: Path, length: int | None) -> None:
-        """Copy what was not copied yet: segments only grow."""
+        """Copy the bytes that earlier passes did not: segments only grow."""
         target = self._target / path.relative_to(self._source)
         try:
             fd = self._disk.open_to_read(path)
         except FileNotFoundError:
-            return  # truncated meanwhile, which the journal says
+            return  # truncated meanwhile; the journal has the truncation
         try:
             if segment_log_id(self._disk.read(fd, 0, HEADER_BYTES)) != log_id:
-                return  # dropped meanwhile, and this is another log of that name
+                return  # dropped meanwhile: this is another log of the same name
             stop = self._disk.size(fd) if length is None else length
             start = self._lengths.get((target, log_id), 0)
             if stop > start or not start:
@@ -181,16 +186,12 @@ class _Copy:
 
     def _copy_tables(self, checkpoint: Checkpoint) -> None:
         for name, (generation, _) in checkpoint.tables.items():
-            if name in DEFINITIONS:
-                path = definitions_path(self._source, name)
-            else:
-                path = table_path(self._source, name, generation)
-            self._copy_whole(path.relative_to(self._source))
+            self._copy_whole(stored_path(self._source, name, generation).relative_to(self._source))
 
     # -- the journal -------------------------------------------------------------------------------------------------
 
     def _copy_journal(self, start: Position, end: Position) -> None:
-        """The files with records behind the checkpoint, up to the last whole one; the rest of them is zeros."""
+        """Copy the files with records behind the checkpoint, up to the last whole record; zeros follow."""
         for file in read_files(self._reading, self._source / "journal"):
             if file.index and start.index <= file.index <= end.index:
                 target = self._target / "journal" / file.path.name
@@ -205,49 +206,41 @@ class _Copy:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def _copy_range(self, fd: int, target: Path, start: int, stop: int, size: int = 0) -> None:
-        """Copy bytes into a file that then has so many, or `size` of them."""
-        out = self._disk.open(target, create=True)
-        try:
+        """Copy a range of bytes into a file of `stop` bytes, or of `size` if given."""
+        with opened(self._disk, target, create=True) as out:
             self._disk.truncate(out, start)
             for at in range(start, stop, _CHUNK):
                 self._disk.write(out, [self._disk.read(fd, at, min(_CHUNK, stop - at))], at)
                 self._done_bytes += min(_CHUNK, stop - at)
                 self._progress(self._done_bytes)
             self._disk.truncate(out, size or stop)
-        finally:
-            self._disk.close(out)
 
     def _copy_whole(self, path: Path) -> None:
-        """Copy a small file that is only ever replaced as a whole, or grows by what no checkpoint names yet."""
+        """Copy a small file that the broker replaces as a whole, or extends beyond the checkpoint."""
         try:
             data = (self._source / path).read_bytes()
         except FileNotFoundError:
-            return  # deleted meanwhile, which the journal says
+            return  # deleted meanwhile; the journal has the deletion
         self._disk.make_directory((self._target / path).parent)
         self._write(self._target / path, data)
 
     def _write(self, path: Path, data: bytes) -> None:
-        fd = self._disk.open(path, create=True)
-        try:
+        with opened(self._disk, path, create=True) as fd:
             self._disk.truncate(fd, 0)
             self._disk.write(fd, [data], 0)
-        finally:
-            self._disk.close(fd)
         self._files[path] = None
         self._done_bytes += len(data)
 
     def _complete(self, path: Path, base: int, log_id: int) -> None:
-        """Have the indexes of a full segment: they may not have been written yet, or were being written."""
+        """Rebuild the indexes of a full segment if the broker had not finished them."""
         try:
-            segment, trouble = load_indexes(self._disk, path, base, log_id)
+            load_indexes(self._disk, path, base, log_id)
         except Corrupt:
-            return  # a copy of what is damaged is damaged, and `headrace doctor` says so
-        if trouble:
-            write_indexes(self._disk, segment)
+            return  # the copy of a damaged segment is damaged; `headrace doctor` reports it
         self._files.update(dict.fromkeys([path.with_suffix(".idx"), path.with_suffix(".tix")]))
 
     def _finish(self) -> None:
-        """Remove what earlier passes copied and the last did not want; have the rest on the disk."""
+        """Remove files that the last pass did not want; make the others durable."""
         for path in sorted(self._target.rglob("*")):
             if path.is_file() and path not in self._files:
                 self._disk.unlink(path)

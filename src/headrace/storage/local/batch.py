@@ -1,21 +1,34 @@
-"""Commits that go into the journal as one record: names become objects, messages become rows of one block."""
+"""A commit on its way into the journal as one record: its objects, rows and bytes, and how far it is. No threads."""
 
 import itertools
 from typing import Final, final
 
 from librt.strings import BytesWriter
 
+from headrace.errors import HeadraceError
 from headrace.model import Message
 from headrace.storage.api import Append, Commit, Done
-from headrace.storage.group_state import Transition
 from headrace.storage.local.block import Block
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block, write_run
+from headrace.storage.local.journal import Position
 from headrace.storage.local.log import LocalGroup, LocalLog
-from headrace.storage.local.record_writing import write_run
 from headrace.storage.local.staging import EncodedBlock, EncodedRows
 
 Cut = tuple[LocalLog, int]
-"""A log, and below which offset its messages go."""
+"""A log, and the offset below which its messages go."""
+
+OPEN: Final = 0
+"""The batch has its offsets and waits for the writer, or is with it."""
+WRITTEN: Final = 1
+"""The record is in the journal and readers see the batch. It is durable once the record is synced."""
+REFUSED: Final = 2
+"""Nothing of the batch happens; `refusal` says why."""
+
+_numbers: Final = itertools.count(1)
+
+
+def _nothing(error: HeadraceError | None) -> None:
+    return
 
 
 @final
@@ -34,158 +47,145 @@ class Change:
 
 
 @final
-class Staged:
-    """A commit whose names have become objects: what to append where, and what else to change."""
-
-    __slots__ = ("changes", "commit", "cuts", "done", "durable", "groups", "logs", "operations", "steps")
-
-    def __init__(self, commit: Commit, logs: list[LocalLog], done: Done, durable: bool) -> None:
-        self.commit = commit
-        self.logs = logs
-        """Where each of the commit's appends goes."""
-        self.done = done
-        self.durable = durable
-        self.steps = commit.steps
-        self.groups: list[LocalGroup] = []
-        """Whose each of the steps is."""
-        self.cuts: list[Cut] = []
-        self.changes: list[Change] = []
-        self.operations = BytesWriter()
-
-
-@final
 class Batch:
-    """Commits that go into the journal as one record.
+    """One commit, one record.
 
-    There is one append for each log, and lists side by side instead of an object for each pair: with a message for each
-    of a thousand logs, these were a fifth of what storing it took. It happens in this order: logs are made, groups step
-    on, messages are appended, logs are cut, and then what else changes, each as in the commits.
+    Lists stand side by side instead of an object for each pair: with a message for each of a thousand logs, such
+    objects were a fifth of the cost. The catalog applies it in this order: logs come into being, groups step on,
+    messages are appended, logs are cut, then everything else changes.
     """
 
     __slots__ = (
         "appends",
         "blocks",
         "changes",
-        "commits",
+        "commit",
         "cuts",
+        "done",
+        "durable",
+        "error",
         "groups",
         "logs",
         "operations",
+        "position",
+        "refusal",
+        "runs",
+        "seq",
+        "state",
         "steps",
+        "targets",
     )
 
-    def __init__(self, commits: list[Staged]) -> None:
-        self.commits = commits
-        self.steps: list[Transition] = []
+    def __init__(self, commit: Commit, done: Done = _nothing, durable: bool = False) -> None:
+        self.commit = commit
+        self.done = done
+        self.durable = durable
+        """True if `done` waits for the sync of the record."""
+        self.state = OPEN
+        self.refusal: HeadraceError | None = None
+        self.steps = commit.steps
         self.groups: list[LocalGroup] = []
-        """Whose each of the steps is."""
+        """The group of each step."""
+        self.targets: list[LocalLog] = []
+        """The log of each append of the commit."""
+        self.appends = commit.appends
+        """One for each log: those of the commit, or theirs put together."""
+        self.logs: list[LocalLog] = []
+        """The log of each append."""
+        self.blocks: list[Block] = []
+        """One for all appends, or one for each."""
         self.cuts: list[Cut] = []
         self.changes: list[Change] = []
         self.operations = b""
-        self.appends: list[Append] = []
-        self.logs: list[LocalLog] = []
-        """Where each of the appends goes."""
-        self.blocks: list[Block] = []
-        """One for all appends, or one for each."""
-
-    def add(self, log: LocalLog, append: Append) -> None:
-        """Have this go to that log, which nothing else does."""
-        self.logs.append(log)
-        self.appends.append(append)
+        self.runs = b""
+        self.seq = 0
+        self.position: Position | None = None
+        """The end of the record in the journal, once it is written."""
+        self.error: OSError | None = None
+        """The reason why the record was not written."""
 
     def add_run(self, log: LocalLog, base: int, count: int) -> None:
-        """The same for the next `count` messages of the blocks."""
+        """Append the next `count` messages of the blocks to a log."""
         append = Append("", [], 0, at=log)
         append.base = base
         append.count = count
-        self.add(log, append)
+        self.logs.append(log)
+        self.appends.append(append)
 
-    def take_over(self, staged: Staged) -> None:
-        """Have what a commit does besides appending happen with this batch."""
-        self.steps += staged.steps
-        self.groups += staged.groups
-        self.cuts += staged.cuts
-        self.changes += staged.changes
+    def refuse(self, refusal: HeadraceError) -> None:
+        self.state = REFUSED
+        self.refusal = refusal
 
-    def runs(self) -> bytes:
-        """Whose messages its blocks hold, as a record has it."""
+    def encode(self) -> None:
+        """Make blocks of the messages, those of each log next to each other. Raises Refused."""
+        if self.commit.is_encoded:
+            self._take_encoded()
+            return
+        messages = self._gather()
+        if messages:
+            self.blocks = [encode_block(self.logs[0].staged_next if len(self.logs) == 1 else 0, messages)]
+
+    def seal(self, operations: BytesWriter, seq: int) -> None:
+        """Number the record and make its other bytes, now that all objects have their ids and offsets."""
+        self.seq = seq
+        self.operations = operations.getvalue()
         out = BytesWriter()
         for number, append in enumerate(self.appends):
             write_run(out, self.logs[number].id, append.count, append.base)
-        return out.getvalue()
+        self.runs = out.getvalue()
 
+    def _gather(self) -> list[Message]:
+        """The messages of all appends, in order, if each append is for another log and has messages."""
+        number = next(_numbers)
+        messages: list[Message] = []
+        for at, append in enumerate(self.appends):
+            log = self.logs[at]
+            if log.batch == number or not append.count:
+                return self._group()
+            log.batch = number
+            if append.count == 1:
+                messages.append(append.messages[0])
+            else:
+                messages += append.messages
+        return messages  # as they come: 0.5 us a message less than grouping them
 
-_numbers: Final = itertools.count(1)
+    def _group(self) -> list[Message]:
+        """Put the appends of each log together, and leave out empty ones; returns the messages in the new order."""
+        by_log: dict[LocalLog, list[Message]] = {}
+        for at, append in enumerate(self.appends):
+            if append.count:
+                by_log.setdefault(self.logs[at], []).extend(append.messages)
+        self.logs = list(by_log)
+        self.appends = []
+        messages: list[Message] = []
+        for log, found in by_log.items():
+            whole = Append("", found, 0, at=log)
+            whole.base = log.staged_next
+            self.appends.append(whole)
+            messages += found
+        return messages
 
-
-def batch_of(commits: list[Staged]) -> Batch:
-    """Put staged commits together, the messages of each log next to each other, and encode them. Raises Refused."""
-    if commits and commits[0].commit.is_encoded:
-        return _batch_encoded(commits[0])
-    batch = Batch(commits)
-    for staged in commits:
-        batch.take_over(staged)
-    batch.operations = b"".join([staged.operations.getvalue() for staged in commits])
-    messages = _gather(batch, commits)
-    if messages:
-        batch.blocks = [encode_block(batch.appends[0].base if len(batch.appends) == 1 else 0, messages)]
-    return batch
-
-
-def _batch_encoded(staged: Staged) -> Batch:
-    """A batch of one commit, with a block for each of its appends unless they came in one. Raises Refused."""
-    batch = Batch([staged])
-    batch.take_over(staged)
-    batch.operations = staged.operations.getvalue()
-    shared = _shared_block(staged.commit.appends)
-    if shared is not None:
-        batch.blocks.append(shared)
-    for log, append in zip(staged.logs, staged.commit.appends, strict=True):
-        if append.count:
-            batch.add(log, append)
-            if shared is None:
-                batch.blocks.append(_block_of(append))
-    return batch
-
-
-def _gather(batch: Batch, commits: list[Staged]) -> list[Message]:
-    """Have the batch append what its commits do, once for each log; returns the messages in that order."""
-    logs, appends = commits[0].logs, commits[0].commit.appends
-    if len(commits) > 1:
-        logs = [log for staged in commits for log in staged.logs]
-        appends = [append for staged in commits for append in staged.commit.appends]
-    number = next(_numbers)
-    messages: list[Message] = []
-    for at, append in enumerate(appends):
-        log = logs[at]
-        if log.batch == number or not append.count:
-            return _group(batch, logs, appends)
-        log.batch = number
-        if append.count == 1:
-            messages.append(append.messages[0])
-        else:
-            messages += append.messages
-    batch.logs, batch.appends = logs, appends  # as they come: 0.5 us a message less than grouping them
-    return messages
-
-
-def _group(batch: Batch, logs: list[LocalLog], appends: list[Append]) -> list[Message]:
-    """Put together what goes to the same log, whatever comes in between, and leave out what is empty."""
-    by_log: dict[LocalLog, list[Append]] = {}
-    for at, append in enumerate(appends):
-        if append.count:
-            by_log.setdefault(logs[at], []).append(append)
-    messages: list[Message] = []
-    for log, found in by_log.items():
-        whole = Append("", [message for append in found for message in append.messages], 0, at=log)
-        whole.base = found[0].base
-        batch.add(log, whole)
-        messages += whole.messages
-    return messages
+    def _take_encoded(self) -> None:
+        """Take a block for each append as it came, or the one block of which all appends are the rows."""
+        shared = _shared_block(self.appends)
+        blocks = [] if shared is None else [shared]
+        logs: list[LocalLog] = []
+        appends: list[Append] = []
+        ends: dict[LocalLog, int] = {}
+        for at, append in enumerate(self.appends):
+            if append.count:
+                log = self.logs[at]
+                logs.append(log)
+                appends.append(append)
+                if shared is None:
+                    base = ends.get(log, log.staged_next)
+                    ends[log] = base + append.count
+                    blocks.append(_block_of(append, base))
+        self.logs, self.appends, self.blocks = logs, appends, blocks
 
 
 def _shared_block(appends: list[Append]) -> Block | None:
-    """The block of which the appends are the rows, all of them and in turn."""
+    """The block of which the appends are the rows, all of them and in order."""
     first = appends[0].encoded if appends else None
     if not isinstance(first, EncodedRows):
         return None
@@ -198,13 +198,13 @@ def _shared_block(appends: list[Append]) -> Block | None:
     return first.block if row == first.block.count else None
 
 
-def _block_of(append: Append) -> Block:
+def _block_of(append: Append, base: int) -> Block:
     """The messages of an append as one block. Raises Refused."""
     encoded = append.encoded
     if encoded is None:
-        return encode_block(append.base, append.messages)
+        return encode_block(base, append.messages)
     if isinstance(encoded, EncodedBlock):
         return encoded.block
     if isinstance(encoded, EncodedRows):
         return encoded.alone().block
-    return encode_block(append.base, encoded.messages(0, encoded.count))
+    return encode_block(base, encoded.messages(0, encoded.count))

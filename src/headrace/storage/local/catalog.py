@@ -1,18 +1,19 @@
-"""All logs, groups and tables of a directory, as they are in memory, and how commits change them. No threads.
+"""All logs, groups and tables of a directory, as they are in memory, and how batches change them. No threads.
 
-A commit is first staged: its names become objects and ids, its messages get offsets. Once it is in the journal it is
-applied, and only then does a reader see it. Replaying the journal applies the same batches.
+A batch is first resolved and staged: names become objects and ids, messages get offsets. Once its record is in the
+journal it is applied, and readers see it. Replaying the journal applies the same batches.
 """
 
 from pathlib import Path
 from typing import final
 
-from headrace.storage.api import Append, Commit, Done, Log, check_name, check_step
+from librt.strings import BytesWriter
+
+from headrace.storage.api import Commit, Log, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
-from headrace.storage.local.batch import Batch, Change, Cut, Staged
-from headrace.storage.local.block_coding import decode_messages
-from headrace.storage.local.cache import BlockCache
+from headrace.storage.local.batch import Batch, Change, Cut
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
+from headrace.storage.local.encoding import decode_messages, write_step, write_truncate
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.group_files import group_key
 from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog, Memory
@@ -28,13 +29,13 @@ from headrace.storage.local.record import (
     encode_drop_log,
     encode_put,
 )
-from headrace.storage.local.record_writing import write_step, write_truncate
+from headrace.storage.local.segment import BlockCache
 from headrace.storage.local.tables import Table
 
 
 @final
 class Catalog:
-    """What there is. Belongs to the engine's owner thread."""
+    """The logs, groups and tables of one directory. The engine's owner thread owns it."""
 
     def __init__(self, root: Path, cache: BlockCache) -> None:
         self.root = root
@@ -46,21 +47,21 @@ class Catalog:
         self.groups_by_id: dict[int, LocalGroup] = {}
         self.tables: dict[str, Table] = {}
         self._dirty_groups: set[LocalGroup] = set()
-        """Those that say of themselves that they are dirty."""
+        """Groups whose `is_dirty` is set."""
         self._tails: set[LocalLog] = set()
-        """Logs that had messages in no segment; they know that they are in here, and stay until somebody looks."""
+        """Logs that had messages in no segment: `is_in_tails` is set. `tails` removes those that have none any more."""
         self._memory = Memory()
         self.tails_generation = 0
-        """Which file the last checkpoint left small tails in; 0 when it left none."""
+        """The number of the file with the small tails of the last checkpoint; 0 if it has none."""
         self.chores: list[Job] = []
-        """Files to remove, now that nothing refers to them."""
+        """Files to remove: nothing refers to them any more."""
         self._staged_drops: dict[str, Change] = {}
         self._staged_groups: dict[tuple[LocalLog, str], tuple[Transition, LocalGroup]] = {}
-        """Those that come or go with a commit which is not applied yet, and the step that says so."""
+        """Groups that come or go with a batch which is not applied yet, with the step that says so."""
 
     @property
     def tail_bytes(self) -> int:
-        """How much memory the tails take."""
+        """The memory of all tails."""
         return self._memory.tail_bytes
 
     def log(self, name: str) -> LocalLog:
@@ -79,40 +80,53 @@ class Catalog:
             table = self.tables[name] = Table(name)
         return table
 
-    def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
-        """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
-        logs = [self._log_of(append) for append in commit.appends]
-        groups = self._groups_of(commit.steps) if commit.steps else []
-        staged = Staged(commit, logs, done, durable)
+    def resolve(self, batch: Batch) -> list[LocalGroup | None]:
+        """Find the logs and groups of a batch as the batches before it leave them, without changing anything.
+
+        Returns the group of each step, None for those that come or go with the batch. Raises Refused or Corrupt.
+        """
+        logs: list[LocalLog] = []
+        for append in batch.appends:
+            log = self._at_hand(append.at) or self._staging(append.log)
+            if log.damage is not None or log.id == 0:
+                _check_log(log)
+            logs.append(log)
+        batch.targets = batch.logs = logs
+        return self._groups_of(batch.steps) if batch.steps else []
+
+    def stage(self, batch: Batch, groups: list[LocalGroup | None], seq: int) -> None:
+        """Give a resolved and encoded batch its ids and offsets, and its record the number `seq`."""
+        commit = batch.commit
+        operations = BytesWriter()
         for number, append in enumerate(commit.appends):
-            log = logs[number]
+            log = batch.targets[number]
             if log.id == 0:
-                self._create(log, staged)
+                self._create(log, batch, operations)
             append.base = log.staged_next
             log.staged_next += append.count
-        for number, step in enumerate(commit.steps):
+        for number, step in enumerate(batch.steps):
             group = groups[number]
             if group is None:
-                group = self._stage_new(step, staged)
-            staged.groups.append(group)
+                group = self._stage_new(step, batch, operations)
+            batch.groups.append(group)
             log = group.log
-            write_step(staged.operations, step, log.id, group.id)
+            write_step(operations, step, log.id, group.id)
             if step.cut:
                 step.cut = min(step.cut, log.staged_next)
-                write_truncate(staged.operations, log.id, step.cut)
+                write_truncate(operations, log.id, step.cut)
         for (table, key), value in commit.puts.items():
             change = Change(DELETE if value is None else PUT)
             change.table, change.key, change.value = table, key, value
-            staged.changes.append(change)
-            staged.operations.write(encode_put(table, key, value))
+            batch.changes.append(change)
+            operations.write(encode_put(table, key, value))
         for name, before in commit.truncations.items():
-            self._stage_truncation(name, before, staged)
+            self._stage_truncation(name, before, batch, operations)
         for name in commit.drops:
-            self._stage_drop(name, staged)
-        return staged
+            self._stage_drop(name, batch, operations)
+        batch.seal(operations, seq)
 
-    def unstage_all(self) -> None:
-        """Forget everything staged and not applied: a commit failed, and those behind it must be staged anew."""
+    def forget_staged(self) -> None:
+        """Forget all ids and offsets that batches were given which are not written and never will be."""
         self._staged_drops.clear()
         self._staged_groups.clear()
         for log in self.logs.values():
@@ -121,8 +135,8 @@ class Catalog:
                 log.id = 0
 
     def replay(self, record: Record) -> Batch:
-        """The batch that a record was made of, as far as it can still be applied. Raises ValueError."""
-        batch = Batch([])
+        """The batch of a record, as far as it can still be applied. Raises ValueError."""
+        batch = Batch(Commit())
         batch.blocks = record.blocks
         drops: dict[str, Change] = {}
         for operation in decode_operations(record.operations):
@@ -147,7 +161,7 @@ class Catalog:
 
     def restore(self, record: Record) -> None:
         """Put the messages of a record into the tails of their logs. Raises KeyError when there is no such log."""
-        batch = Batch([])
+        batch = Batch(Commit())
         batch.blocks = record.blocks
         for log_id, count, base in record.runs:
             batch.add_run(self.logs_by_id[log_id], base, count)
@@ -169,9 +183,9 @@ class Catalog:
                 self._apply_drop(change, change.log)
 
     def _step(self, batch: Batch, seq: int) -> list[Cut]:
-        """Have the groups step on; returns the cuts of those steps that are beyond what was in their logs before.
+        """Apply the steps of groups; returns the cuts beyond the ends of their logs, which follow the appends.
 
-        The others are made at once, so that a log is empty when the next message comes, and need not keep both.
+        Other cuts are made at once, so that a log is empty when its next message comes and need not hold both.
         """
         late: list[Cut] = []
         for number, step in enumerate(batch.steps):
@@ -228,18 +242,18 @@ class Catalog:
         return list(self._tails)
 
     def note_dirty(self, group: LocalGroup) -> None:
-        """The group is not any more as the last checkpoint has it."""
+        """Note that a group differs from the last checkpoint."""
         if not group.is_dirty:
             group.is_dirty = True
             self._dirty_groups.add(group)
 
     def forget_dirty(self, group: LocalGroup) -> None:
-        """The next checkpoint leaves the group out."""
+        """Leave the group out of the next checkpoint."""
         group.is_dirty = False
         self._dirty_groups.discard(group)
 
     def take_dirty(self) -> list[LocalGroup]:
-        """All groups that changed since the last checkpoint; from now on they have not."""
+        """Take all groups that changed since the last checkpoint, and mark them unchanged."""
         dirty = list(self._dirty_groups)
         self._dirty_groups.clear()
         for group in dirty:
@@ -247,7 +261,7 @@ class Catalog:
         return dirty
 
     def trim(self, log: LocalLog) -> None:
-        """Have the segments removed in which nothing is left."""
+        """Remove the segments in which no message is left."""
         if log.has_segments:
             paths = log.trim()
             if paths:
@@ -256,19 +270,23 @@ class Catalog:
     def _groups_of(self, steps: list[Transition]) -> list[LocalGroup | None]:
         """The group of each step, None for those that come or go with these steps.
 
-        Raises, before anything is staged, when a group is not there or its log is damaged.
+        Raises Refused when a group does not exist, and Corrupt when its log is damaged.
         """
         found: list[LocalGroup | None] = []
         changing: dict[tuple[str, str], bool] = {}
-        """Whether a group is there after the steps so far, where one of them made or deleted it."""
+        """True for groups that exist after the steps so far, if one of these created or deleted them."""
         is_quiet = not (self._staged_drops or self._staged_groups)
         for step in steps:
+            log = self._at_hand(step.at) or self._staging(step.log)
+            if log.damage is not None or log.id == 0:
+                _check_log(log)
+            group = log.last_group
             if is_quiet and not changing and step.kind not in (CREATED, DELETED):
-                known = self._usual_group(step)
-                if known is not None:
-                    found.append(known)
+                if group is None or group.state.name != step.group:
+                    group = log.last_group = self._staged_group(log, step.group)
+                if group is not None:
+                    found.append(group)
                     continue
-            log = self._undamaged(self._at_hand(step.at) or self._staging(step.log))
             group = self._staged_group(log, step.group)
             exists = group is not None
             if changing or step.kind in (CREATED, DELETED):
@@ -283,28 +301,8 @@ class Catalog:
             found.append(group)
         return found
 
-    def _usual_group(self, step: Transition) -> LocalGroup | None:
-        """The group of a step where nothing comes, goes or is damaged; most of what is looked up is for these."""
-        log = self._at_hand(step.at)
-        if log is None:
-            log = self.logs.get(step.log)
-        if log is None or log.damage is not None:
-            return None
-        group = log.last_group
-        if group is not None and group.state.name == step.group:
-            return group
-        if log.groups_by_name is None:
-            return None
-        group = log.last_group = log.groups_by_name.get(step.group)
-        return group
-
-    def _log_of(self, append: Append) -> LocalLog:
-        """Where an append goes. Raises Corrupt when that is damaged."""
-        log = self._at_hand(append.at)
-        return self._undamaged(log if log is not None else self._staging(append.log))
-
     def _staging(self, name: str) -> LocalLog:
-        """The log of that name as the next commit finds it."""
+        """The log of that name as the next batch finds it."""
         if self._staged_drops:
             drop = self._staged_drops.get(name)
             if drop is not None and drop.replacement is not None:
@@ -312,21 +310,13 @@ class Catalog:
         return self.log(name)
 
     def _at_hand(self, log: Log | None) -> LocalLog | None:
-        """A log that a commit brings along, unless it is gone or may be about to."""
+        """The log that a commit brings along, unless it is dropped or may be by a batch on its way."""
         return log if isinstance(log, LocalLog) and not (log.dropped or self._staged_drops) else None
 
-    def _undamaged(self, log: LocalLog) -> LocalLog:
-        """The same log. Raises Corrupt when it is damaged, and Refused when there can be no log of its name."""
-        if log.damage is not None:
-            raise log.damage
-        if log.id == 0:
-            check_name("log", log.name)
-        return log
-
-    def _create(self, log: LocalLog, staged: Staged) -> None:
+    def _create(self, log: LocalLog, batch: Batch, operations: BytesWriter) -> None:
         log.id = self._new_id()
-        staged.changes.append(Change(CREATE_LOG, log))
-        staged.operations.write(encode_create_log(log.id, log.name))
+        batch.changes.append(Change(CREATE_LOG, log))
+        operations.write(encode_create_log(log.id, log.name))
 
     def _staged_group(self, log: LocalLog, name: str) -> LocalGroup | None:
         if self._staged_groups:
@@ -335,16 +325,16 @@ class Catalog:
                 return found[1] if found[0].kind == CREATED else None
         return log.groups_by_name.get(name) if log.groups_by_name is not None else None
 
-    def _stage_new(self, step: Transition, staged: Staged) -> LocalGroup:
-        """The group of a step that makes it, deletes it, or comes behind such a step in its commit."""
+    def _stage_new(self, step: Transition, batch: Batch, operations: BytesWriter) -> LocalGroup:
+        """The group of a step that creates it, deletes it, or comes behind such a step in its batch."""
         log = self._staging(step.log)
         if log.id == 0:
-            self._create(log, staged)
+            self._create(log, batch, operations)
         if step.kind == CREATED:
             group: LocalGroup | None = self._new_group(self._new_id(), log, step)
         else:
             group = self._staged_group(log, step.group)
-        assert group is not None, "it was looked for before"
+        assert group is not None, "resolve found it"
         if step.kind in (CREATED, DELETED):
             self._staged_groups[log, step.group] = (step, group)
         return group
@@ -352,23 +342,23 @@ class Catalog:
     def _new_group(self, group_id: int, log: LocalLog, step: Transition) -> LocalGroup:
         return LocalGroup(group_id, log, GroupState(step.group, step.mode, step.filter, step.start), 0, 0)
 
-    def _stage_truncation(self, name: str, before: int, staged: Staged) -> None:
+    def _stage_truncation(self, name: str, before: int, batch: Batch, operations: BytesWriter) -> None:
         log = self._staging(name)
         if log.id == 0:
             return
         before = min(before, log.staged_next)
-        staged.cuts.append((log, before))
-        write_truncate(staged.operations, log.id, before)
+        batch.cuts.append((log, before))
+        write_truncate(operations, log.id, before)
 
-    def _stage_drop(self, name: str, staged: Staged) -> None:
+    def _stage_drop(self, name: str, batch: Batch, operations: BytesWriter) -> None:
         log = self._staging(name)
         if log.id == 0:
             return
         change = Change(DROP_LOG, log)
         change.replacement = self._new_log(name)
         self._staged_drops[name] = change
-        staged.changes.append(change)
-        staged.operations.write(encode_drop_log(log.id))
+        batch.changes.append(change)
+        operations.write(encode_drop_log(log.id))
 
     def _new_id(self) -> int:
         self.next_id += 1
@@ -380,7 +370,7 @@ class Catalog:
             log = self._new_log(name)
             drops[name].replacement = log
         log.id = log_id
-        log.unloaded = LogEntry(log_id, name, 0, 0)  # whatever segments it has are from before: the journal has it all
+        log.unloaded = LogEntry(log_id, name, 0, 0)  # its segments are older: the journal has everything
         self.logs_by_id[log_id] = log
         self.next_id = max(self.next_id, log_id + 1)
         return log
@@ -397,7 +387,7 @@ class Catalog:
         return group
 
     def _apply_new(self, step: Transition, group: LocalGroup) -> None:
-        """A group comes or goes."""
+        """Create or delete a group."""
         log = group.log
         if step.kind == CREATED:
             if log.groups_by_name is None:
@@ -437,3 +427,11 @@ class Catalog:
         self.forget_dirty(group)
         if group.is_shared:
             self.table(GROUPS).put(group_key(group.id), None)
+
+
+def _check_log(log: LocalLog) -> None:
+    """Raises Corrupt when a log is damaged, and Refused when it is new and its name is not valid."""
+    if log.damage is not None:
+        raise log.damage
+    if log.id == 0:
+        check_name("log", log.name)

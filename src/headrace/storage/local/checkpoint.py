@@ -1,4 +1,4 @@
-"""The checkpoint: what files hold without the journal, and the small tails of many logs. No decisions.
+"""The checkpoint, which says what the files hold without the journal, and the file of small tails. No decisions.
 
 journal/checkpoint.json:
 
@@ -7,17 +7,16 @@ journal/checkpoint.json:
                [[group id, group name], ...]], ...],
      "tables": {name: [generation, length], ...}, "crc32": "8 hex digits"}
 
-Format 2 has, behind the tables, "tails": [generation, length] of the file with the tails of many logs, [0, 0] where
-there is none; and the states of groups are in the table `groups`, but for those that it does not have. It is written
-where there is one of the two, so earlier releases open a directory of few logs.
+Format 2 adds "tails": [generation, length] of the file of small tails behind the tables, [0, 0] without one; and the
+table `groups` has the states of groups without files of their own. The broker writes it only if it needs one of the
+two, so earlier releases can open a directory of few logs.
 
-Both have, at their end, "files": {group id: [the seq of its files, 1 if it has a pel.log], ...} where groups have files
-of their own. Earlier releases pass over it, and leave it out.
+Both formats end with "files": {group id: [the seq of its files, 1 if it has a pel.log], ...} for groups with files of
+their own. Earlier releases ignore it and leave it out.
 
-journal/<generation>.tails has journal records (see record.py) one behind the other: without operations, with the
-messages of many logs in one block, and one run for each log. Their numbers count up from that of the checkpoint's
-commit. It is written whole, under another generation than the checkpoint before it names, and removed once the
-next is there.
+journal/<generation>.tails has journal records (see record.py) in a row: each without operations, with the messages of
+many logs in one block and one run for each log. Their numbers count up from the checkpoint's commit. Each checkpoint
+writes the file whole under a new generation, and removes the old one afterwards.
 """
 
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ SUFFIX: Final = ".tails"
 
 @final
 class Tail:
-    """The messages of one log that no segment holds; `size` is about what they take."""
+    """The messages of one log that no segment holds; `size` is roughly their memory."""
 
     __slots__ = ("base", "log_id", "messages", "size")
 
@@ -52,7 +51,7 @@ def tails_path(root: Path, generation: int) -> Path:
 
 
 def decode_tails(data: bytes, length: int, path: Path) -> Iterator[tuple[int, Record]]:
-    """Every record of the file, with its position. Raises Corrupt when it is not whole."""
+    """Decode every record of the file, with its position. Raises Corrupt when the file is not whole."""
     file = str(path)
     if len(data) != length:
         raise Corrupt(file, min(length, len(data)), f"{length} bytes were stored, the file has {len(data)}")
@@ -68,10 +67,10 @@ def decode_tails(data: bytes, length: int, path: Path) -> Iterator[tuple[int, Re
 
 FORMAT: Final = 1
 SHARED_FORMAT: Final = 2
-"""With the tails of many logs in one file, and the states of many groups in another."""
+"""The format with a file of small tails and a table of groups."""
 
 GROUPS: Final = "groups"
-"""The table with the states of those groups that have no files of their own."""
+"""The table with the states of groups without files of their own."""
 
 
 @final
@@ -93,7 +92,7 @@ class LogEntry:
 
 @final
 class Checkpoint:
-    """All that a checkpoint says."""
+    """The contents of a checkpoint."""
 
     __slots__ = ("files", "logs", "next_id", "position", "tables", "tails")
 
@@ -103,9 +102,9 @@ class Checkpoint:
         self.logs: list[LogEntry] = []
         self.tables: dict[str, tuple[int, int]] = {}
         self.tails = (0, 0)
-        """Generation and length of the file that holds the tails of many logs; no length when there is none."""
+        """Generation and length of the file of small tails; length 0 without one."""
         self.files: dict[int, tuple[int, bool]] = {}
-        """As of which commit the files of each group are, at least, and whether there is a list of pending entries."""
+        """For each group with files: the least commit that they hold, and whether there is a pel.log."""
 
 
 def checkpoint_path(root: Path) -> Path:
@@ -113,7 +112,7 @@ def checkpoint_path(root: Path) -> Path:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Put together by hand: an encoder of JSON takes twice as much for 10,000 logs, and holds up the broker."""
+    """Encode by hand: a JSON encoder takes twice as long for 10,000 logs, and the broker waits for it."""
     position = checkpoint.position
     is_shared = GROUPS in checkpoint.tables or checkpoint.tails != (0, 0)
     logs = ",".join([_encode_log(log) for log in checkpoint.logs])

@@ -1,4 +1,4 @@
-"""The system calls of the local engine, in one place: so that tests can make the disk fail. No formats."""
+"""The system calls of the local engine, in one place, so that tests can make the disk fail. No formats."""
 
 import contextlib
 import ctypes
@@ -7,20 +7,20 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_DIRECTORY: Final = 0o700
-"""Who else is on the machine reads no messages and no hashes, whatever the umask is."""
+"""Other users of the machine can read neither messages nor password hashes, whatever the umask is."""
 _SYNCED: Final = getattr(os, "RWF_DSYNC", 0)
 _MAX_BUFFERS: Final = 512
 _MANY_FILES: Final = 64
 
 
 def _find_syncfs() -> Callable[[int], int] | None:
-    """Linux's call that syncs a whole file system: 1000 files took 25 ms with it and 159 ms one by one.
+    """Find Linux's call that syncs a whole file system: 1000 files took 25 ms with it and 159 ms one by one.
 
-    Only kernels from 5.8 on tell of failed writes through it; with older ones every file is synced by itself.
+    Kernels before 5.8 do not report failed writes through it; there the engine syncs file by file.
     """
     system = os.uname()
     version = tuple(int(part) for part in re.findall(r"\d+", system.release)[:2])
@@ -32,23 +32,23 @@ _syncfs: Final = _find_syncfs()
 
 
 def open_privately(path: str, flags: int) -> int:
-    """An opener for files that nobody but their owner reads."""
+    """Open a file that only its owner may read; an opener for `open`."""
     return os.open(path, flags, PRIVATE_FILE)
 
 
 class SyncFailed(OSError):
-    """A sync did not succeed: what was written before may be gone, and no later sync will tell."""
+    """A sync failed: earlier writes may be lost, and no later sync reports that."""
 
 
 class Disk:
-    """A thin door to the file system. Errors come through as OSError."""
+    """The file system, call by call. Errors are OSErrors."""
 
     def open(self, path: Path, create: bool = False) -> int:
-        """Open for reading and writing; with `create`, a file that is not there is made (not yet durably)."""
+        """Open for reading and writing; `create` makes a missing file, not yet durably."""
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), PRIVATE_FILE)
 
     def open_to_read(self, path: Path) -> int:
-        """Open for reading only, which works on a file or a disk that must not be written to."""
+        """Open for reading only, which works on a read-only file or disk too."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
@@ -58,7 +58,7 @@ class Disk:
         return os.fstat(fd).st_size
 
     def read(self, fd: int, position: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
+        """Read up to `length` bytes; fewer only at the end of the file."""
         data = os.pread(fd, length, position)
         while data and len(data) < length:
             more = os.pread(fd, length - len(data), position + len(data))
@@ -68,7 +68,7 @@ class Disk:
         return data
 
     def read_into(self, fd: int, position: int, buffer: memoryview) -> int:
-        """Fill memory that is there already; returns how many bytes were found, fewer only at the end of the file."""
+        """Read into a buffer; returns the number of bytes read, fewer only at the end of the file."""
         filled = 0
         while filled < len(buffer):
             found = os.preadv(fd, [buffer[filled:]], position + filled)
@@ -78,40 +78,37 @@ class Disk:
         return filled
 
     def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
-        """Write all buffers one behind the other, into the operating system's memory."""
+        """Write all buffers in a row into the operating system's memory."""
         self._write(fd, buffers, position, 0)
 
     def write_synced(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
-        """Write all buffers and return when this part of the file would survive a power loss."""
+        """Write all buffers in a row; returns when they would survive a power loss."""
         # One call instead of two: the thread has to win back the interpreter once instead of twice.
         self._write(fd, buffers, position, _SYNCED)
         if not _SYNCED:
             self.sync(fd)
 
     def sync(self, fd: int) -> None:
-        """Return when everything written to this file would survive a power loss. Raises SyncFailed."""
+        """Make everything written to this file durable. Raises SyncFailed."""
         try:
             os.fdatasync(fd)
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from error
 
     def sync_files(self, paths: Sequence[Path]) -> None:
-        """The same for many files on one file system. Raises SyncFailed."""
+        """Make many files of one file system durable. Raises SyncFailed."""
         if len(paths) >= _MANY_FILES and _syncfs is not None:
             _sync_file_system(_syncfs, paths[0].parent)
             return
         for path in paths:
-            fd = self.open(path)
-            try:
+            with opened(self, path) as fd:
                 self.sync(fd)
-            finally:
-                self.close(fd)
 
     def truncate(self, fd: int, length: int) -> None:
         os.ftruncate(fd, length)
 
     def sync_directory(self, path: Path) -> None:
-        """Return when the entries of this directory would survive a power loss."""
+        """Make the entries of a directory durable. Raises SyncFailed."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -121,7 +118,7 @@ class Disk:
             os.close(fd)
 
     def sync_directories(self, paths: Sequence[Path]) -> None:
-        """The same for many directories on one file system. Raises SyncFailed."""
+        """Make the entries of many directories of one file system durable. Raises SyncFailed."""
         if len(paths) >= _MANY_FILES and _syncfs is not None:
             _sync_file_system(_syncfs, paths[0])
             return
@@ -129,7 +126,7 @@ class Disk:
             self.sync_directory(path)
 
     def sync_tree(self, path: Path) -> None:
-        """The same for a directory and all below it. Raises SyncFailed."""
+        """Make the entries of a directory and of all directories below it durable. Raises SyncFailed."""
         found: list[Path] = []
         for directory, _, _ in os.walk(path):
             found.append(Path(directory))
@@ -138,7 +135,7 @@ class Disk:
         self.sync_directories(found)
 
     def make_directory(self, path: Path) -> list[Path]:
-        """Make a directory and those above it; durable once the directories returned are synced."""
+        """Make a directory and its parents; durable once the returned directories are synced."""
         if path.is_dir():
             return []
         changed = self.make_directory(path.parent)
@@ -151,34 +148,31 @@ class Disk:
         os.replace(source, target)  # noqa: PTH105
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; one that is gone already is fine."""
+        """Remove a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108
 
     def remove_directory(self, path: Path) -> None:
-        """Remove an empty directory; one that is gone already is fine."""
+        """Remove an empty directory, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(path)  # noqa: PTH106
 
     def write_file(self, path: Path, data: bytes) -> None:
-        """Put a whole file in place of what was there, durably: old or new after a crash, never a mixture."""
+        """Replace a whole file durably: a crash leaves the old or the new contents, never a mixture."""
         draft = self.write_draft(path, data)
         self.sync_files([draft])
         self.replace(draft, path)
         self.sync_directory(path.parent)
 
     def write_draft(self, path: Path, data: bytes) -> Path:
-        """Write what is to be in this file beside it, into the operating system's memory; returns where.
+        """Write the new contents of a file to a draft beside it; returns the draft's path.
 
-        To be synced, then to replace the file, whose directory is then to be synced: many files share the syncs.
+        The caller syncs the draft, replaces the file with it and syncs the directory: many files share these syncs.
         """
         draft = path.with_name(path.name + ".tmp")
-        fd = self.open(draft, create=True)
-        try:
+        with opened(self, draft, create=True) as fd:
             self.truncate(fd, 0)
             self.write(fd, [data], 0)
-        finally:
-            self.close(fd)
         return draft
 
     def _write(self, fd: int, buffers: Sequence[bytes], position: int, flags: int) -> None:
@@ -193,7 +187,7 @@ class Disk:
 
 
 def _sync_file_system(call: Callable[[int], int], path: Path) -> None:
-    """Sync all that is on the file system of this directory. Raises SyncFailed."""
+    """Sync the whole file system of this directory. Raises SyncFailed."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if call(fd):
@@ -204,14 +198,14 @@ def _sync_file_system(call: Callable[[int], int], path: Path) -> None:
 
 
 class ReadOnlyDisk(Disk):
-    """Another disk, of which everything can be read and nothing changed: whatever tries to gets an OSError."""
+    """Another disk, for reading only: every change raises OSError."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
     def open(self, path: Path, create: bool = False) -> int:
         if create:
-            raise _read_only(path)
+            self._refuse()
         return self._disk.open_to_read(path)
 
     def open_to_read(self, path: Path) -> int:
@@ -229,31 +223,25 @@ class ReadOnlyDisk(Disk):
     def read_into(self, fd: int, position: int, buffer: memoryview) -> int:
         return self._disk.read_into(fd, position, buffer)
 
-    def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
-        raise _read_only(None)
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise OSError(errno.EROFS, "this directory is only being read")
 
-    def write_synced(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
-        raise _read_only(None)
+    write = write_synced = truncate = make_directory = replace = unlink = remove_directory = _refuse
 
-    def truncate(self, fd: int, length: int) -> None:
-        raise _read_only(None)
 
-    def make_directory(self, path: Path) -> list[Path]:
-        raise _read_only(path)
-
-    def replace(self, source: Path, target: Path) -> None:
-        raise _read_only(target)
-
-    def unlink(self, path: Path) -> None:
-        raise _read_only(path)
-
-    def remove_directory(self, path: Path) -> None:
-        raise _read_only(path)
+@contextlib.contextmanager
+def opened(disk: Disk, path: Path, create: bool = False) -> Iterator[int]:
+    """Keep a file open for the duration of the block."""
+    fd = disk.open(path, create)
+    try:
+        yield fd
+    finally:
+        disk.close(fd)
 
 
 @contextlib.contextmanager
 def opened_to_read(disk: Disk, path: Path) -> Iterator[int]:
-    """A file, open for as long as it is read."""
+    """Keep a file open for reading for the duration of the block."""
     fd = disk.open_to_read(path)
     try:
         yield fd
@@ -261,26 +249,25 @@ def opened_to_read(disk: Disk, path: Path) -> Iterator[int]:
         disk.close(fd)
 
 
-def _read_only(path: Path | None) -> OSError:
-    return OSError(errno.EROFS, "this directory is only being read", None if path is None else str(path))
+def read_whole(disk: Disk, path: Path) -> bytes:
+    """Read a whole file. Raises OSError."""
+    with opened_to_read(disk, path) as fd:
+        return disk.read(fd, 0, disk.size(fd))
 
 
 def is_full(error: OSError) -> bool:
-    """Whether this error says that there is no room left, which may pass, rather than that the disk failed.
-
-    Room is space on the disk, or a descriptor to open a file with.
-    """
+    """Whether there is no room, which may pass: no space on the disk, or no descriptor to open a file with."""
     is_short = error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, SyncFailed)
     return is_short or is_out_of_files(error)
 
 
 def is_out_of_files(error: OSError) -> bool:
-    """Whether no file could be opened because too many are: nothing was read or written, and nothing is lost."""
+    """Whether too many files are open. Nothing was read or written then, and nothing is lost."""
     return error.errno in (errno.EMFILE, errno.ENFILE) and not isinstance(error, SyncFailed)
 
 
 def remove_tree(disk: Disk, path: Path) -> None:
-    """Remove a directory and all that is in it; what is gone already is fine."""
+    """Remove a directory and its contents, if it exists."""
     if not path.is_dir():
         return
     for entry in sorted(path.iterdir()):

@@ -1,4 +1,4 @@
-"""The local engine: takes commits, hands batches to the writer, applies what came back, keeps everything bounded."""
+"""The local engine: numbers batches, hands them to the writer, applies written ones, keeps everything bounded."""
 
 import logging
 from collections import deque
@@ -10,8 +10,7 @@ from typing import Final, final
 from headrace.clock import Clock, SystemClock
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
-from headrace.storage.local.batch import Batch, Staged, batch_of
-from headrace.storage.local.cache import BlockCache
+from headrace.storage.local.batch import OPEN, REFUSED, WRITTEN, Batch
 from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.disk import Disk, is_full, is_out_of_files
 from headrace.storage.local.files import DirectoryLock
@@ -19,20 +18,20 @@ from headrace.storage.local.flusher import Flusher, Job
 from headrace.storage.local.journal import Journal
 from headrace.storage.local.record import Record, encoded_length
 from headrace.storage.local.recovery import Recovery
+from headrace.storage.local.segment import BlockCache
 from headrace.storage.local.upkeep import LocalSettings as LocalSettings
 from headrace.storage.local.upkeep import Upkeep
-from headrace.storage.local.writer import Synced, SyncFailure, Write, Writer
+from headrace.storage.local.writer import Synced, SyncFailure, Writer
 
 _log: Final = logging.getLogger("headrace.storage")
 
-_BATCH_BYTES: Final = 4 << 20
-_AHEAD_BYTES: Final = 64 << 10
-"""A second record is made ready while one is being written only when it is this large: small ones wait and grow."""
 _HERE_BYTES: Final = 16 << 10
-"""Records up to this length may be written by the owner itself: copying them takes less than a change of threads."""
+"""The owner itself may write records up to this length: copying them takes less than a change of threads."""
 _SLOW_US: Final = 20_000
 _SLOW_FOR_US: Final = 1_000_000
-"""When such a write took longer than 20 ms the disk is busy, and for a second only the thread waits for it."""
+"""After a write that took longer than 20 ms the disk is busy, and for a second only the thread waits for it."""
+
+_Result = Batch | Synced | SyncFailure | Job
 
 
 @final
@@ -57,23 +56,22 @@ class LocalEngine(Engine):
         self._disk = disk or Disk()
         self._failure: HeadraceError | None = None
         self._closed = False
-        self._results: SimpleQueue[Write | Synced | SyncFailure | Job] = SimpleQueue()
-        self._waiting: deque[Staged] = deque()
-        self._waiting_bytes = 0
-        self._in_flight: deque[tuple[Write, Batch]] = deque()
-        self._applied: deque[tuple[int, Staged]] = deque()
-        """Commits that readers see, in order, with the record that has to be synced before they are done."""
+        self._results: SimpleQueue[_Result] = SimpleQueue()
+        self._batches: deque[Batch] = deque()
+        """All batches whose owners are not told yet how they ended, in order."""
+        self._held: deque[Batch] = deque()
+        """Those of them that wait for the flusher; the writer gets them in order."""
+        self._in_flight = 0
+        """The number of batches with the writer."""
         self._seen: deque[Wake] = deque()
-        """Those of them whose owner is to be told that they are seen."""
+        """Callbacks of batches that are visible and not durable yet."""
         self._not_here_until_us = 0
-        self._owed: Write | None = None
-        """What was written here and is still to be synced."""
-        self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
+        """The end of the time in which the owner writes nothing itself; 0 if that is over."""
+        self._owed: Batch | None = None
+        """The last batch that the owner wrote itself, if it is still to be synced."""
         self._sync_wanted = False
         self._is_refusing = False
-        """Whether the last messages were refused as the disk was full, and it is not known to have space again."""
-        self._one_by_one = False
-        """Whether a batch was refused and waits for those before it, so that its commits can be told apart."""
+        """True from the refusal of messages by a full disk until there is space again."""
         self._make_directories()
         self._lock = DirectoryLock(root, self._clock)
         try:
@@ -82,7 +80,7 @@ class LocalEngine(Engine):
             self._lock.release()
             raise
 
-    # -- what core calls ---------------------------------------------------------------------------------------------
+    # -- calls of the owner ------------------------------------------------------------------------------------------
 
     def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
         if self._failure is not None:
@@ -93,11 +91,8 @@ class LocalEngine(Engine):
         if commit.appends and self._upkeep.full is not None and self._upkeep.is_behind(self._position):
             self._maintain()
             raise self._refusal()
-        self._waiting.append(self._catalog.stage(commit, done, durable))
-        self._waiting_bytes += commit.size_bytes
-        self.staged_bytes += commit.size_bytes
-        self._submit()
-        if self._callbacks and self._wake is not None:  # done or refused at once: no thread will wake the owner for it
+        self._submit(Batch(commit, done, durable))
+        if self._is_over(self._batches[0]) and self._wake is not None:  # no thread will wake the owner for it
             self._wake()
         self._tell_seen()
 
@@ -123,8 +118,9 @@ class LocalEngine(Engine):
         self._drain_results()
         self._maintain()
         if self._is_refusing and self._upkeep.full is None and not self._journal.needs_spare:
-            self._is_refusing = False  # a file for what is published could be made
-        self._submit()
+            self._is_refusing = False  # a new journal file could be made
+        if self._held:
+            self._release_held()
         self._tell_seen()
         self._call_back()
         if self._failure is not None:
@@ -133,11 +129,10 @@ class LocalEngine(Engine):
     def sync(self) -> None:
         if not self._in_flight:
             self.poll()
-        while self._in_flight or self._waiting or self._applied:
-            written = self._writer.write_here() if len(self._in_flight) == 1 else None
+        while self._batches:
+            written = self._writer.write_here() if self._in_flight == 1 else None
             self._take(written if written is not None else self._results.get())
             self.poll()
-        self._call_back()
 
     def close(self) -> None:
         if self._closed:
@@ -210,133 +205,98 @@ class LocalEngine(Engine):
             what = f"commit {record.seq} does not fit the checkpoint ({error!r}); restore both from one copy"
             raise Corrupt(str(self._root / "journal"), 0, what) from error
 
-    def _report(self, result: Write | Synced | SyncFailure | Job) -> None:
-        """Called by the threads."""
+    def _report(self, result: _Result) -> None:
+        """Take a result from one of the threads."""
         self._results.put(result)
         if self._wake is not None:
             self._wake()
 
-    # -- commits -----------------------------------------------------------------------------------------------------
+    # -- batches -----------------------------------------------------------------------------------------------------
 
-    def _submit(self) -> None:
-        """Hand as many waiting commits to the writer as make sense now."""
-        while self._waiting and not self._is_held_up():
-            if self._in_flight and (self._one_by_one or len(self._in_flight) > 1 or self._waiting_bytes < _AHEAD_BYTES):
-                return
-            if self._upkeep.full is not None and self._upkeep.is_behind(self._position):
-                if self._in_flight:
-                    return
-                self._fail_waiting_appends()
-            if self._waiting:
-                self._submit_batch()
+    def _submit(self, batch: Batch) -> None:
+        """Resolve and encode a batch, and hand it to the writer. Raises Refused or Corrupt; nothing of it happens then.
+
+        The owner of a batch with a message that cannot be encoded is told in its order, like any other.
+        """
+        groups = self._catalog.resolve(batch)
+        self._batches.append(batch)
+        self.staged_bytes += batch.commit.size_bytes
+        try:
+            batch.encode()
+        except Refused as error:
+            batch.refuse(error)
+            return
+        self._catalog.stage(batch, groups, self._next_seq)
+        self._next_seq += 1
+        if self._held or self._is_held_up():
+            self._held.append(batch)
+        else:
+            self._write(batch)
 
     def _is_held_up(self) -> bool:
-        """Whether commits must wait for the flusher: memory and the journal stay bounded."""
+        """True while batches must wait for the flusher: memory and the journal stay bounded."""
         upkeep = self._upkeep
         is_behind = upkeep.flushing and upkeep.full is None and upkeep.is_behind(self._position)
         return self._failure is not None or is_behind
 
-    def _submit_batch(self) -> None:
-        commits: list[Staged] = []
-        size = 0
-        durable = False
-        while self._waiting and (not commits or size + self._waiting[0].commit.size_bytes <= _BATCH_BYTES):
-            if commits and (commits[0].commit.is_encoded or self._waiting[0].commit.is_encoded):
-                break  # what came encoded goes alone: a record has one block for all, or one for each run
-            staged = self._waiting.popleft()
-            commits.append(staged)
-            size += staged.commit.size_bytes
-            durable = durable or staged.durable
-        self._waiting_bytes -= size
-        try:
-            batch = batch_of(commits)
-        except Refused as error:
-            self._refuse(commits, error)
-            return
-        self._one_by_one = False
-        self._write(batch, durable)
+    def _release_held(self) -> None:
+        """Hand the held batches to the writer, if they need not wait for the flusher any more."""
+        while self._held and not self._is_held_up():
+            if (
+                self._held[0].commit.appends
+                and self._upkeep.full is not None
+                and self._upkeep.is_behind(self._position)
+            ):
+                if not self._in_flight:
+                    self._refuse_unwritten()
+                return
+            self._write(self._held.popleft())
 
-    def _write(self, batch: Batch, durable: bool) -> None:
-        durable = durable or self._sync_wanted
-        write = Write(self._next_seq, batch.operations, batch.runs(), batch.blocks, durable)
-        self._next_seq += 1
-        is_here = self._may_write_here(write, batch)
-        self._in_flight.append((write, batch))
+    def _write(self, batch: Batch) -> None:
+        batch.durable = batch.durable or self._sync_wanted
+        is_here = self._may_write_here(batch)
+        self._in_flight += 1
         if is_here:
-            self._write_here(write)
+            self._write_here(batch)
         else:
-            self._writer.write(write)
+            self._writer.write(batch)
 
-    def _may_write_here(self, write: Write, batch: Batch) -> bool:
-        """Whether a record may be used before it is synced, and can be written without waiting for the disk."""
-        if self._in_flight or self._sync_wanted or any([staged.commit.applied is None for staged in batch.commits]):
+    def _may_write_here(self, batch: Batch) -> bool:
+        """True if readers may see the batch before it is synced, and writing it does not wait for the disk."""
+        if self._in_flight or self._sync_wanted or batch.commit.written is None:
             return False
-        length = encoded_length(write.operations, write.runs, write.blocks)
+        length = encoded_length(batch.operations, batch.runs, batch.blocks)
         if length > _HERE_BYTES or not self._journal.has_room(length):
             return False
-        return self._clock.monotonic_us() >= self._not_here_until_us
+        return not self._not_here_until_us or self._clock.monotonic_us() >= self._not_here_until_us
 
-    def _write_here(self, write: Write) -> None:
+    def _write_here(self, batch: Batch) -> None:
         started_us = self._clock.monotonic_us()
-        self._writer.write_unsynced(write)
+        self._writer.write_unsynced(batch)
         ended_us = self._clock.monotonic_us()
-        if ended_us - started_us > _SLOW_US:
-            self._not_here_until_us = ended_us + _SLOW_FOR_US
-        if self._owed is None or write.durable:
-            self._owed = write
-        self._take_write(write, is_synced=False)
+        self._not_here_until_us = ended_us + _SLOW_FOR_US if ended_us - started_us > _SLOW_US else 0
+        if self._owed is None or batch.durable:
+            self._owed = batch
+        self._take_batch(batch, is_synced=False)
 
-    def _refuse(self, commits: list[Staged], error: HeadraceError) -> None:
-        """A message cannot be stored: find whose it is, refuse that commit, and go on with the others."""
-        if self._in_flight:  # offsets can be given anew only when nothing is on its way
-            self._one_by_one = True
-            self._waiting.extendleft(reversed(commits))
-            self._waiting_bytes += sum(staged.commit.size_bytes for staged in commits)
-            return
-        good = 0
-        try:
-            for staged in commits:
-                batch_of([staged])
-                good += 1
-        except Refused as found:
-            error = found
-        else:
-            raise error
-        if good == 0:
-            self._finish(commits[0], error)
-            self._restage(commits[1:])
-            return
-        # Those before it go first and alone, so that callbacks run in the order of commits.
-        self._waiting.extendleft(reversed(commits[good:]))
-        self._waiting_bytes += sum(staged.commit.size_bytes for staged in commits[good:])
-        self._write(batch_of(commits[:good]), any(staged.durable for staged in commits[:good]))
+    def _refuse_unwritten(self) -> None:
+        """Refuse all batches that are not written: messages find no space, and later batches build on earlier ones."""
+        for batch in self._batches:
+            if batch.state == OPEN:
+                batch.refuse(self._refusal() if batch.commit.appends else self._out_of_space())
+                self._next_seq = min(self._next_seq, batch.seq)
+        self._held.clear()
+        self._in_flight = 0
+        self._catalog.forget_staged()
 
-    def _restage(self, commits: list[Staged]) -> None:
-        """Stage these and all waiting commits anew, because one before them did not happen."""
-        assert not self._in_flight, "what is on its way has its offsets"
-        everything = [*commits, *self._waiting]
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self._catalog.unstage_all()
-        for staged in everything:
-            try:
-                again = self._catalog.stage(staged.commit, staged.done, staged.durable)
-            except HeadraceError as error:
-                self._finish(staged, error)
-            else:
-                self._waiting.append(again)
-                self._waiting_bytes += staged.commit.size_bytes
-
-    def _finish(self, staged: Staged, error: HeadraceError | None) -> None:
-        self._callbacks.append((staged.done, error, staged.commit.size_bytes))
-
-    def _finish_synced(self) -> None:
-        """Be done with the commits that would survive a power loss now, or need not."""
-        while self._applied and self._applied[0][0] <= self._synced_seq:
-            self._finish(self._applied.popleft()[1], None)
+    def _is_over(self, batch: Batch) -> bool:
+        """True if the owner of the batch can be told: it is refused, or as durable as the owner wants."""
+        if batch.state == WRITTEN:
+            return not batch.durable or batch.seq <= self._synced_seq
+        return batch.state == REFUSED
 
     def _tell_seen(self) -> None:
-        """Let commits be used that are written; their sync comes second, or its thread would be in the way."""
+        """Let owners use their written batches; the sync starts afterwards, or its thread would be in the way."""
         while self._seen:
             self._seen.popleft()()
         owed, self._owed = self._owed, None
@@ -344,19 +304,20 @@ class LocalEngine(Engine):
             self._writer.sync(owed.durable)
 
     def _call_back(self) -> None:
-        while self._callbacks:
-            done, error, size_bytes = self._callbacks.popleft()
-            self.staged_bytes -= size_bytes
-            done(error)
+        """Tell owners, in the order of their batches."""
+        while self._batches and self._is_over(self._batches[0]):
+            batch = self._batches.popleft()
+            self.staged_bytes -= batch.commit.size_bytes
+            batch.done(batch.refusal)
 
     # -- results -----------------------------------------------------------------------------------------------------
 
-    def _take(self, result: Write | Synced | SyncFailure | Job) -> None:
-        if isinstance(result, Write):
-            self._take_write(result)
+    def _take(self, result: _Result) -> None:
+        if isinstance(result, Batch):
+            if result.state == OPEN:  # else it was refused with the one before it
+                self._take_batch(result)
         elif isinstance(result, Synced):
             self._synced_seq = max(self._synced_seq, result.seq)
-            self._finish_synced()
         elif isinstance(result, SyncFailure):
             self._fail(result.error)
         else:
@@ -364,51 +325,31 @@ class LocalEngine(Engine):
             if error is not None:
                 self._fail(error)
 
-    def _take_write(self, write: Write, is_synced: bool = True) -> None:
-        if write.skipped:
-            return  # taken back when the one before it failed
-        _, batch = self._in_flight.popleft()
-        if write.position is not None:
-            self._position = write.position
+    def _take_batch(self, batch: Batch, is_synced: bool = True) -> None:
+        """Make a written batch visible, or refuse it with all behind it."""
+        if batch.position is not None:
+            self._in_flight -= 1
+            self._position = batch.position
+            batch.state = WRITTEN
             if self._is_refusing and batch.blocks:
                 self._is_refusing = False
-            if write.durable and is_synced:
-                self._synced_seq = write.seq
-            self._catalog.apply(batch, write.seq)
-            for staged in batch.commits:
-                self._applied.append((write.seq if write.durable else 0, staged))
-                if not is_synced and staged.commit.applied is not None:
-                    self._seen.append(staged.commit.applied)
-            self._finish_synced()
+            if batch.durable and is_synced:
+                self._synced_seq = batch.seq
+            self._catalog.apply(batch, batch.seq)
+            if not is_synced and batch.commit.written is not None:
+                self._seen.append(batch.commit.written)
             return
-        assert write.error is not None
-        if not is_full(write.error):
-            self._in_flight.appendleft((write, batch))
-            self._fail(write.error)
+        assert batch.error is not None
+        if not is_full(batch.error):
+            self._fail(batch.error)
             return
-        self._upkeep.full = write.error
+        self._upkeep.full = batch.error
         self._upkeep.checkpoint_wanted = True
-        for staged in batch.commits:
-            self._finish(staged, self._refusal() if staged.commit.appends else self._out_of_space())
-        behind = [staged for _, later in self._in_flight for staged in later.commits]
-        self._in_flight.clear()
-        self._next_seq = write.seq
+        self._refuse_unwritten()
         self._writer.resume()
-        self._restage(behind)
-
-    def _fail_waiting_appends(self) -> None:
-        kept: list[Staged] = []
-        for staged in self._waiting:
-            if staged.commit.appends:
-                self._finish(staged, self._refusal())
-            else:
-                kept.append(staged)
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self._restage(kept)
 
     def _fail(self, error: OSError) -> None:
-        """The disk did not keep its word: nothing can be promised any more, so everything stops."""
+        """Stop everything after a failure of the disk: the engine can promise nothing any more."""
         if self._failure is not None:
             return
         where = f" ({error.filename})" if error.filename else ""
@@ -417,20 +358,14 @@ class LocalEngine(Engine):
             f"nothing more is accepted. Check the disk, then start again"
         )
         _log.critical("%s", self._failure)
-        for _, staged in self._applied:
-            self._finish(staged, self._failure)
-        for _, batch in self._in_flight:
-            for staged in batch.commits:
-                self._finish(staged, self._failure)
-        for staged in self._waiting:
-            self._finish(staged, self._failure)
-        self._applied.clear()
-        self._in_flight.clear()
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        for batch in self._batches:
+            if not self._is_over(batch):
+                batch.refuse(self._failure)
+        self._held.clear()
+        self._in_flight = 0
 
     def _refusal(self) -> Unavailable:
-        """Messages are refused from now on, until there is space again."""
+        """The error for messages that find no space; they are refused until there is some again."""
         self._is_refusing = True
         return self._out_of_space()
 
@@ -451,14 +386,13 @@ class LocalEngine(Engine):
             self._sync_wanted = False
 
     def _request_sync(self) -> None:
-        """Have every commit synced until all that were applied are."""
+        """Sync every batch until all visible ones are durable."""
         self._sync_wanted = True
-        if not self._in_flight and not self._waiting:
-            self._waiting.append(self._catalog.stage(Commit(), _nothing, True))
-            self._submit()
+        if not self._in_flight and not self._held:
+            self._submit(Batch(Commit(), durable=True))
 
     def _settle(self) -> None:
-        """Wait until a checkpoint holds everything, or until it turns out that none can be written now."""
+        """Wait for a checkpoint of everything, or for the news that none can be written now."""
         upkeep = self._upkeep
         attempted = False
         while self._failure is None and (upkeep.flushing or self._in_flight or upkeep.checkpoint_wanted):
@@ -469,7 +403,7 @@ class LocalEngine(Engine):
                 upkeep.retry_now()  # a flush that was under way may have failed meanwhile
                 self._maintain()
                 if upkeep.full is not None and not upkeep.flushing and not self._in_flight:
-                    continue  # it was put off at once: there is no result to wait for
+                    continue  # the checkpoint was put off at once: no result will come
             self._take(self._results.get())
             self._call_back()
         if upkeep.full is not None:
@@ -479,7 +413,3 @@ class LocalEngine(Engine):
     def _drain_results(self) -> None:
         while not self._results.empty():
             self._take(self._results.get())
-
-
-def _nothing(error: HeadraceError | None) -> None:
-    return

@@ -1,8 +1,8 @@
-"""Names as paths, JSON documents with a checksum, the lock of a directory, and crc32. No formats of messages.
+"""Names as paths, JSON documents with a checksum, the lock of a directory, and crc32. No messages.
 
-Lower-case letters, digits, `-`, `_` and inner `.` stand for themselves, every other byte is `%xx`; so names that differ
-only in case stay apart where the file system does not tell case. What gets too long for one path component is cut
-into several, each but the last ending in `+`.
+In a path, lower-case letters, digits, `-`, `_` and inner `.` stand for themselves, every other byte is `%xx`. So names
+that differ only in case stay apart on file systems that ignore case. A name that is too long for one path component
+has several, each but the last ending in `+`.
 """
 
 import fcntl
@@ -16,35 +16,16 @@ from headrace.errors import Corrupt, Unavailable
 from headrace.storage.local.disk import PRIVATE_FILE
 
 try:
-    # The same numbers as zlib's at twelve times its speed: a message of 64 KiB took 15 us for that alone.
+    # zlib-ng gives zlib's numbers at twelve times its speed: zlib took 15 us for a message of 64 KiB.
     from zlib_ng.zlib_ng import crc32
-except ImportError:  # on Spark's executors, which get our code alone
+except ImportError:  # Spark's executors get our code without dependencies
     from zlib import crc32
 
 __all__ = ["crc32"]
 
 
-@final
-class DirectoryLock:
-    """Held from construction until `release`, or until the process is gone."""
-
-    def __init__(self, directory: Path, clock: Clock) -> None:
-        """Raises Unavailable, naming the holder, when another process has the directory open."""
-        self._fd = os.open(_path(directory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-        _take(self._fd, fcntl.LOCK_EX, directory)
-        who = {"pid": os.getpid(), "host": os.uname().nodename, "since_us": clock.now_us()}
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps(who).encode(), 0)
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-@final
 class ReadingLock:
-    """Keeps brokers out of a directory while it is read, without writing a byte; readers do not exclude each other."""
+    """A shared lock for readers: it keeps brokers out of a directory without writing a byte."""
 
     def __init__(self, directory: Path) -> None:
         """Raises Unavailable, naming the holder, when another process may write to the directory."""
@@ -52,7 +33,7 @@ class ReadingLock:
         try:
             fd = os.open(_path(directory), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # no broker was ever here: this is a copy, or new
+            return  # no broker ever opened this directory: it is a copy, or new
         _take(fd, fcntl.LOCK_SH, directory)
         self._fd = fd
 
@@ -62,12 +43,25 @@ class ReadingLock:
             self._fd = -1
 
 
+@final
+class DirectoryLock(ReadingLock):
+    """An exclusive lock, held from construction until `release` or the end of the process."""
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        """Raises Unavailable, naming the holder, when another process has the directory open."""
+        self._fd = os.open(_path(directory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        _take(self._fd, fcntl.LOCK_EX, directory)
+        who = {"pid": os.getpid(), "host": os.uname().nodename, "since_us": clock.now_us()}
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps(who).encode(), 0)
+
+
 def _path(directory: Path) -> Path:
     return directory / "LOCK"
 
 
 def _take(fd: int, kind: int, directory: Path) -> None:
-    """Raises Unavailable, and closes the file, when it is locked already."""
+    """Lock the file. Raises Unavailable, and closes it, when another process has locked it."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -101,19 +95,19 @@ def _is_alive(pid: int) -> bool:
 
 
 def encode_json(values: dict[str, Any]) -> bytes:
-    """The document with its checksum added, laid out; `values` says which format it is in."""
+    """An indented document with a checksum; `values` has its format."""
     whole = {**values, "crc32": f"{crc32(_canonical(values)):08x}"}
     return json.dumps(whole, ensure_ascii=False, indent=1).encode()
 
 
 def seal_json(document: bytes) -> bytes:
-    """A document in its shortest form but for line breaks, which has members and no checksum yet, with that added."""
+    """Add a checksum to a document, which is in its shortest form except for line breaks."""
     shortest = document.replace(b"\n", b"")  # within texts they are escaped
     return document[:-1] + f',"crc32":"{crc32(shortest):08x}"}}'.encode()
 
 
 def decode_json(data: bytes, path: Path, newest: int) -> dict[str, Any]:
-    """The values of a document. Raises Corrupt when it is none, is damaged, or has a format that is not known."""
+    """The values of a document. Raises Corrupt when it is damaged or its format is unknown."""
     file = str(path)
     try:
         values = json.loads(data)
@@ -143,19 +137,19 @@ _MORE: Final = "+"
 
 
 def encode_name(name: str) -> str:
-    """A relative path for this name; different names give different paths, none inside another."""
+    """A relative path for this name. Different names get different paths, none inside another."""
     raw = name.encode()
     text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in raw)
     if text.startswith("."):
         text = "%2e" + text[1:]
     if len(text) > _COMPONENT:
-        text = text.replace(".", "%2e")  # so that no later piece can be "." or ".."
+        text = text.replace(".", "%2e")  # no later piece may be "." or ".."
     pieces = [text[at : at + _COMPONENT] for at in range(0, len(text), _COMPONENT)]
     return "/".join([piece + _MORE for piece in pieces[:-1]] + pieces[-1:])
 
 
 def decode_name(path: str) -> str:
-    """The name that `encode_name` made this path of. Raises ValueError when it made no such path."""
+    """The name of a path from `encode_name`. Raises ValueError for any other path."""
     pieces = PurePath(path).parts
     text = "".join(piece.removesuffix(_MORE) for piece in pieces)
     raw = bytearray()
@@ -174,5 +168,5 @@ def decode_name(path: str) -> str:
 
 
 def is_partial(component: str) -> bool:
-    """Whether this path component goes on in the folder below it."""
+    """Whether the name continues in the next path component."""
     return component.endswith(_MORE)

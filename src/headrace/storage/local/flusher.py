@@ -1,6 +1,6 @@
-"""Moves the journal's contents into segments, group files and tables, job by job. Decides nothing.
+"""The flusher's thread: it writes tails, groups and tables to their files, job by job. Decides nothing.
 
-The engine hands over jobs whose contents nobody changes any more, and is told what came of each.
+The engine hands over jobs whose contents no longer change, and gets each back when it is done.
 """
 
 from abc import ABC, abstractmethod
@@ -14,14 +14,20 @@ from librt.strings import BytesWriter
 
 from headrace.model import Message
 from headrace.storage.local.block import Block, cut_block
-from headrace.storage.local.block_coding import encode_block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, Tail, checkpoint_path, encode_checkpoint, tails_path
-from headrace.storage.local.disk import Disk, is_out_of_files, remove_tree
+from headrace.storage.local.disk import Disk, is_out_of_files, opened, remove_tree
+from headrace.storage.local.encoding import encode_block, write_run
 from headrace.storage.local.journal import Journal
 from headrace.storage.local.log import LocalGroup, LocalLog, Piece
 from headrace.storage.local.record import encode_record
-from headrace.storage.local.record_writing import write_run
-from headrace.storage.local.segment import HEADER_BYTES, Segment, encode_segment_header, segment_path, write_indexes
+from headrace.storage.local.segment import (
+    HEADER_BYTES,
+    SUFFIXES,
+    Segment,
+    encode_segment_header,
+    segment_path,
+    write_indexes,
+)
 from headrace.storage.local.tables import TableWrite
 
 RECORD_BYTES: Final = 256 << 10
@@ -29,7 +35,7 @@ RECORD_ROWS: Final = 4096
 
 
 def encode_tails(tails: list[Tail], seq: int) -> Iterator[list[bytes]]:
-    """The file, record by record, for a checkpoint of commit `seq`."""
+    """Encode the file of small tails, record by record, for a checkpoint of commit `seq`."""
     number = seq
     for part in _parts(tails):
         runs = BytesWriter()
@@ -42,7 +48,7 @@ def encode_tails(tails: list[Tail], seq: int) -> Iterator[list[bytes]]:
 
 
 def _parts(tails: list[Tail]) -> Iterator[list[Tail]]:
-    """The tails by records: large enough to be cheap to write, and no larger, as readers of one log read the whole."""
+    """Split tails into records: large enough to be cheap, but a reader of one log reads a whole record."""
     part: list[Tail] = []
     rows = size = 0
     for tail in tails:
@@ -59,7 +65,7 @@ def _parts(tails: list[Tail]) -> Iterator[list[Tail]]:
 
 @final
 class Written:
-    """A block that was put at the end of a segment; `segment` is that segment's base offset."""
+    """A block that was appended to a segment; `segment` is the segment's base offset."""
 
     __slots__ = ("base", "length", "max_time_us", "next", "segment")
 
@@ -72,18 +78,18 @@ class Written:
 
 
 class Job(ABC):
-    """Something for the flusher to do; `error` is what went wrong, if anything."""
+    """A job of the flusher; `error` is set when it failed."""
 
     error: OSError | None = None
 
     @abstractmethod
     def run(self, flusher: "Flusher") -> None:
-        """Do it. An OSError means that it was not done, or not all of it."""
+        """Do the job. An OSError means that it was not done, or only in part."""
 
 
 @final
 class LogFlush:
-    """The tail of one log on its way to its segments, and what was written so far."""
+    """The flush of one log's tail to its segments, and the blocks written so far."""
 
     __slots__ = (
         "done",
@@ -104,7 +110,7 @@ class LogFlush:
         self.log_id = log.id
         self.segment = active.base if active is not None else -1
         self.path = active.path if active is not None else None
-        """The segment's; kept rather than made again, as a path costs several microseconds to make, hash and sort."""
+        """The path of the segment; making, hashing and sorting a path costs several microseconds."""
         self.segment_length = active.length if active is not None else 0
         self.pieces = pieces
         self.entry = entry
@@ -115,7 +121,7 @@ class LogFlush:
 
 @final
 class Flush(Job):
-    """Write the tails of logs to their segments; with a checkpoint, sync all of it and write that too."""
+    """Write the tails of logs to their segments; with a checkpoint, sync them and write it too."""
 
     def __init__(self, logs: list[LogFlush], checkpoint: "CheckpointWrite | None" = None) -> None:
         self.logs = logs
@@ -130,7 +136,7 @@ class Flush(Job):
 
 @final
 class CheckpointWrite:
-    """Everything a checkpoint has to put on disk besides the tails that go to segments."""
+    """Everything that a checkpoint writes besides the tails that go to segments."""
 
     __slots__ = ("carried", "checkpoint", "files", "groups", "obsolete", "obsolete_directories", "tables", "tails")
 
@@ -141,14 +147,14 @@ class CheckpointWrite:
         self.tables: list[TableWrite] = []
         self.tails: list[Tail] = []
         self.carried: set[LocalLog] = set()
-        """The logs whose tails these are: in one file instead of segments."""
+        """The logs of these tails, which share a file instead of going to segments."""
         self.obsolete: list[Path] = []
         self.obsolete_directories: list[Path] = []
 
 
 @final
 class RemoveSegments(Job):
-    """Remove segments that nothing needs any more."""
+    """Remove segments that nobody needs."""
 
     def __init__(self, paths: list[Path]) -> None:
         self._paths = paths
@@ -156,13 +162,13 @@ class RemoveSegments(Job):
     def run(self, flusher: "Flusher") -> None:
         for path in self._paths:
             flusher.forget(path)
-            for suffix in (".seg", ".idx", ".tix"):
+            for suffix in SUFFIXES:
                 flusher.disk.unlink(path.with_suffix(suffix))
 
 
 @final
 class RemoveTree(Job):
-    """Remove the directory of a dropped log or a deleted group, by way of a name that nothing else uses."""
+    """Remove the directory of a dropped log or a deleted group, after renaming it to a unique name."""
 
     def __init__(self, path: Path, trash: Path) -> None:
         self._path = path
@@ -180,7 +186,7 @@ class RemoveTree(Job):
 
 @final
 class WriteIndexes(Job):
-    """Put the indexes beside a segment that is full."""
+    """Write the indexes of a full segment."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -192,7 +198,7 @@ class WriteIndexes(Job):
 
 @final
 class PrepareJournalFile(Job):
-    """Have a journal file ready before the writer needs it."""
+    """Make a journal file before the writer needs it."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -204,12 +210,12 @@ class PrepareJournalFile(Job):
 BLOCK_BYTES: Final = 1 << 20
 BLOCK_ROWS: Final = 4096
 _WAIT_SECONDS: Final = 0.1
-"""Time between attempts to open a file while there is no descriptor left."""
+"""Time between attempts to open a file without a free descriptor."""
 
 
 @final
 class Flusher:
-    """Does jobs one after the other: in its thread once started, or at once when called before."""
+    """Does jobs in order: in its thread once started, in the caller's before."""
 
     def __init__(self, disk: Disk, root: Path, segment_bytes: int, report: Callable[[Job], None]) -> None:
         self.disk = disk
@@ -226,21 +232,21 @@ class Flusher:
         self._worker.start()
 
     def stop(self) -> None:
-        """Finish the jobs handed over so far."""
+        """Finish the jobs taken so far, then end the thread."""
         if self._worker is not None:
             self._jobs.put(None)
             self._worker.join()
             self._worker = None
 
     def do(self, job: Job) -> None:
-        """Take a job; when it is finished it is reported."""
+        """Take a job; `report` gets it when it is finished."""
         if self._worker is None:
             self._run(job)
         else:
             self._jobs.put(job)
 
     def flush(self, flush: LogFlush) -> None:
-        """Append the pieces of one log to its segments. An OSError leaves the last segment as it was before it."""
+        """Append the pieces of one log to its segments. A failed write leaves its segment unchanged."""
         fd = -1
         try:
             for block in _blocks(flush.pieces):
@@ -274,7 +280,7 @@ class Flusher:
         flush.written.append(Written(flush.segment, block))
 
     def checkpoint(self, write: CheckpointWrite) -> None:
-        """Sync everything written since the last one, write the group files and tables, and then the checkpoint."""
+        """Sync all files written since the last checkpoint, write groups and tables, then the checkpoint."""
         disk = self.disk
         if write.tails:
             self._write_tails(write)
@@ -298,11 +304,11 @@ class Flusher:
             remove_tree(disk, path)
 
     def forget(self, path: Path) -> None:
-        """A segment is going away: there is nothing left to sync."""
+        """Do not sync a segment that is about to be removed."""
         self._unsynced.discard(path)
 
     def remember_directory(self, directory: Path) -> None:
-        """The entries of this directory changed: they have to be synced before the next checkpoint says so."""
+        """Sync the entries of this directory before the next checkpoint."""
         self._unsynced_directories.add(directory)
 
     def forget_below(self, directory: Path) -> None:
@@ -312,7 +318,7 @@ class Flusher:
         }
 
     def _begin_segment(self, flush: LogFlush, base: int) -> int:
-        """Make a segment, and return it opened."""
+        """Create a segment; returns its descriptor."""
         directory = flush.log.segments_directory
         self._unsynced_directories.update(self.disk.make_directory(directory))
         path = flush.path = segment_path(directory, base)
@@ -331,21 +337,19 @@ class Flusher:
         return fd
 
     def _write_tails(self, write: CheckpointWrite) -> None:
-        """Put all small tails into one file. An OSError leaves none."""
+        """Write all small tails to one file. An OSError leaves no file."""
         checkpoint = write.checkpoint
         path = tails_path(self._root, checkpoint.tails[0])
-        fd = self.disk.open(path, create=True)
         length = 0
         try:
-            self.disk.truncate(fd, 0)
-            for buffers in encode_tails(write.tails, checkpoint.position.seq):
-                self.disk.write(fd, buffers, length)
-                length += sum([len(buffer) for buffer in buffers])
+            with opened(self.disk, path, create=True) as fd:
+                self.disk.truncate(fd, 0)
+                for buffers in encode_tails(write.tails, checkpoint.position.seq):
+                    self.disk.write(fd, buffers, length)
+                    length += sum([len(buffer) for buffer in buffers])
         except OSError:
             self.disk.unlink(path)
             raise
-        finally:
-            self.disk.close(fd)
         checkpoint.tails = (checkpoint.tails[0], length)
         self._unsynced.add(path)
         self._unsynced_directories.add(path.parent)
@@ -355,12 +359,9 @@ class Flusher:
         if table.whole:
             self.disk.write_file(table.path, table.data)
             return
-        fd = self.disk.open(table.path)
-        try:
+        with opened(self.disk, table.path) as fd:
             self.disk.write(fd, [table.data], table.position)
             self.disk.sync(fd)
-        finally:
-            self.disk.close(fd)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -368,7 +369,7 @@ class Flusher:
 
     def _run(self, job: Job) -> None:
         job.error = self._attempt(job)
-        # What is to be removed must be gone before anything of the same name is written: the order stays.
+        # Jobs stay in order: a removal must be done before files of the same name are written.
         while job.error is not None and self._worker is not None and _must_wait(job, job.error):
             Event().wait(_WAIT_SECONDS)
             job.error = self._attempt(job)
@@ -383,12 +384,12 @@ class Flusher:
 
 
 def _must_wait(job: Job, error: OSError) -> bool:
-    """Whether a job is tried again as it is: there is no descriptor for it. A flush is tried again by its owner."""
+    """Whether to retry a job for lack of a descriptor. Upkeep retries flushes itself."""
     return is_out_of_files(error) and not isinstance(job, Flush)
 
 
 def _blocks(pieces: list[Piece]) -> Iterator[Block]:
-    """The pieces as blocks for the segment: large ones as they are, small ones encoded together, none cut in two."""
+    """The blocks of these pieces: large pieces as they are, small ones encoded together, none split."""
     rows: list[Message] = []
     base = 0
     size = 0

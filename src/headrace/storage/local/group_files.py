@@ -1,11 +1,11 @@
-"""The state of a group as bytes: in two files of its own, or as a value of the table `groups`. No engine.
+"""The state of a group as bytes, in two files of its own or as a value of the table `groups`. No engine.
 
-The files are state.json (its progress) and pel.log (its pending entries). Each says by itself up to which commit it
-holds, so a crash between writing one and the other does no harm.
+state.json has the group's progress and pel.log its pending entries. Each has the last commit that it holds, so a crash
+between the writes of both does no harm.
 
 state.json: {"format": 1, "seq": ..., "id": ..., "queue": ..., "group": ..., "mode": "work" | "stream", "filter": ...,
              "cursor": ..., "committed": ..., "settled": [[start, stop], ...], "crc32": "8 hex digits"}
-             where crc32 is that of the same JSON without it, keys in this order, no spaces.
+             where crc32 is the checksum of the same JSON without it, keys in this order, no spaces.
 
 pel.log, little-endian:
 
@@ -19,7 +19,7 @@ pel.log, little-endian:
     32     entries, each: offset u64, due i64, attempts u32, consumer i32 (-1: nobody, the message was requeued)
            consumers, each: u16 length and UTF-8
 
-A value of the table `groups`, under the group's id as u32, holds what the checkpoint's commit left, little-endian:
+A value of the table `groups`, with the group's id as u32 for a key, has the state as of the checkpoint, little-endian:
 
      0  1  version 1
      1  1  mode: 1 work, 2 stream
@@ -56,7 +56,7 @@ _MODES: Final = {name: mode for mode, name in MODE_NAMES.items()}
 
 
 def encode_progress(queue: str, group_id: int, state: GroupState, seq: int) -> bytes:
-    """The contents of state.json."""
+    """Encode state.json."""
     return encode_json(
         {
             "format": FORMAT,
@@ -74,7 +74,7 @@ def encode_progress(queue: str, group_id: int, state: GroupState, seq: int) -> b
 
 
 def decode_progress(data: bytes, path: Path, group_id: int) -> tuple[GroupState, int]:
-    """The group of a state.json and the sequence number it holds. Raises Corrupt."""
+    """Decode a state.json; returns the state and its commit. Raises Corrupt."""
     values = decode_json(data, path, FORMAT)
     try:
         if values["id"] != group_id:
@@ -89,14 +89,14 @@ def decode_progress(data: bytes, path: Path, group_id: int) -> tuple[GroupState,
 
 
 def encode_pending(group_id: int, state: GroupState, seq: int) -> bytes:
-    """The contents of pel.log."""
+    """Encode pel.log."""
     consumers, parts = _encode_entries(state)
     checked = _CHECKED.pack(VERSION, len(state.pending), seq, group_id, consumers) + b"".join(parts)
     return MAGIC + crc32(checked).to_bytes(4, "little") + checked
 
 
 def decode_pending(data: bytes, path: Path, group_id: int) -> tuple[dict[int, Pending], int]:
-    """The entries of a pel.log and the sequence number it holds. Raises Corrupt."""
+    """Decode a pel.log; returns its entries and its commit. Raises Corrupt."""
     file = str(path)
     if len(data) < _HEADER.size:
         raise Corrupt(file, 0, f"a pending list needs {_HEADER.size} bytes, the file has {len(data)}")
@@ -113,14 +113,14 @@ def decode_pending(data: bytes, path: Path, group_id: int) -> tuple[dict[int, Pe
 
 
 def check_age(path: Path, seq: int, least_seq: int) -> None:
-    """Raises Corrupt when a file holds less than the checkpoint says of it."""
+    """Raises Corrupt when a file is older than the checkpoint says."""
     if seq < least_seq:
         what = f"it is an old version, as of commit {seq}; the one of commit {least_seq} was stored"
         raise Corrupt(str(path), 0, f"{what}; restore it from the copy that the checkpoint is from")
 
 
 def entry_positions(data: bytes) -> Iterator[tuple[int, int]]:
-    """The offset of each entry of a pel.log that decodes, and where in the file the entry stands."""
+    """The offset and the position of each entry of a sound pel.log."""
     count = int(_HEADER.unpack_from(data)[3])
     for at in range(_HEADER.size, _HEADER.size + count * _ENTRY.size, _ENTRY.size):
         yield int(_ENTRY.unpack_from(data, at)[0]), at
@@ -132,9 +132,9 @@ def group_key(group_id: int) -> bytes:
 
 
 def encode_state(state: GroupState) -> bytes:
-    """The value of a group in the table of groups."""
+    """Encode the value of a group in the table of groups."""
     raw = state.filter.encode()
-    if state.is_plain:  # as most of many are: a fifth of the instructions, and nothing made that is empty
+    if state.is_plain:  # the usual case: a fifth of the instructions
         return _STATE.pack(VERSION, state.mode, len(raw), 0, 0, 0, state.cursor, state.committed) + raw
     consumers, parts = _encode_entries(state)
     ranges = [_RANGE.pack(start, stop) for start, stop in state.settled]
@@ -144,7 +144,7 @@ def encode_state(state: GroupState) -> bytes:
 
 
 def decode_state(value: bytes, path: Path, group_id: int, name: str) -> GroupState:
-    """The group of a value in the table of groups, which is in that file. Raises Corrupt."""
+    """Decode a value of the table of groups, which is in that file. Raises Corrupt."""
     file = str(path)
     if not value or value[0] != VERSION:
         what = f"the state of group {group_id} ({name!r}) has version {value[:1].hex() or 'none'}, which is not known"
@@ -172,7 +172,7 @@ def _decode_state(value: bytes, name: str) -> GroupState:
 
 
 def _encode_entries(state: GroupState) -> tuple[int, list[bytes]]:
-    """How many consumers there are, and the entries with the consumers behind them."""
+    """The number of consumers, and the entries followed by the consumers."""
     consumers: dict[str, int] = {}
     parts: list[bytes] = []
     for offset, entry in state.pending.items():
@@ -185,7 +185,7 @@ def _encode_entries(state: GroupState) -> tuple[int, list[bytes]]:
 
 
 def _decode_entries(data: bytes, at: int, count: int, consumer_count: int) -> tuple[dict[int, Pending], int]:
-    """The entries that stand there, and where the consumers behind them end."""
+    """Decode entries and the consumers behind them; returns the entries and the end."""
     end = at + count * _ENTRY.size
     entries = data[at:end]
     consumers: list[str] = []

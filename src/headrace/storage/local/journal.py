@@ -1,6 +1,6 @@
-"""The journal: records in a ring of preallocated, recycled files, written, synced and read back. No decisions.
+"""The journal: records in a ring of preallocated, recycled files; writing, syncing and reading them. No decisions.
 
-A journal file, little-endian; its name says nothing, its header says where in the ring's history it stands:
+A journal file, little-endian. Its header says which place in the ring's history it has, its name says nothing:
 
        0  4  magic "HRJF"
        4  4  crc32 of bytes 8 to 32
@@ -9,17 +9,17 @@ A journal file, little-endian; its name says nothing, its header says where in t
       16  8  index: 1 for the first journal file ever, then counting up
       24  8  sequence number of the first record in the file
       32     zeros up to 4096
-    4096     records (see record.py), one behind the other; then zeros, or what an earlier use left
+    4096     records (see record.py) in a row; then zeros, or the remains of an earlier use
 
-Files are filled with zeros when made and overwritten later: syncing over written blocks took 0.10 ms here against
-0.15 ms for growing a file, because no metadata changes. Every write covers whole pages (the bytes already in the first
+New files are filled with zeros and overwritten later: syncing over written blocks took 0.10 ms, growing a file
+0.15 ms, because no metadata changes. Every write covers whole pages (the bytes already in the first
 page are written again), so a recycled page never has to be read back from the disk.
 
-A file is begun in three steps, each synced: its header, the statement that it is the newest (see journal.py), the first
-record. So a file that was begun and cannot be found is known to be lost.
+A file is begun in three steps, each synced: its header, the statement in journal/newest, the first record. So a file
+that was begun and cannot be found is lost.
 
-journal/newest, little-endian, 8192 bytes: the same fields at byte 0 for files of even index and at byte 4096 for odd
-ones, so that a write that a power loss tears leaves the statement before it:
+journal/newest, little-endian, 8192 bytes. Files with even index have their statement at byte 0, odd ones at byte 4096;
+a write torn by a power loss leaves the statement before it:
 
      0  4  magic "HRJN"
      4  4  crc32 of bytes 8 to 40
@@ -29,8 +29,7 @@ ones, so that a write that a power loss tears leaves the statement before it:
     24  8  sequence number of the first record in it
     32  8  length of the file in bytes
 
-It is written after the file's header and before the first record in it, each synced. So the file it names has to be
-there, and all records before that file were synced.
+So the file that it names must exist, and all records before that file were synced.
 """
 
 import errno
@@ -43,7 +42,7 @@ from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.local.block import Block
-from headrace.storage.local.disk import Disk, is_full
+from headrace.storage.local.disk import Disk, is_full, opened, opened_to_read
 from headrace.storage.local.files import crc32
 from headrace.storage.local.record import HEADER_BYTES as RECORD_HEADER_BYTES
 from headrace.storage.local.record import MAGIC as RECORD_MAGIC
@@ -60,7 +59,7 @@ _NEWEST_BYTES: Final = 8 + _NEWEST_CHECKED.size
 
 @final
 class Newest:
-    """What is said of the newest journal file; `size` is its length in bytes."""
+    """The statement that a journal file is the newest; `size` is its length in bytes."""
 
     __slots__ = ("first_seq", "index", "name", "size")
 
@@ -72,21 +71,21 @@ class Newest:
 
 
 def encode_newest(newest: Newest) -> bytes:
-    """The fields as they stand in the file."""
+    """The statement as bytes."""
     number = int(newest.name.partition(".")[0])
     checked = _NEWEST_CHECKED.pack(NEWEST_VERSION, number, newest.index, newest.first_seq, newest.size)
     return NEWEST_MAGIC + crc32(checked).to_bytes(4, "little") + checked
 
 
 def position_of(newest: Newest) -> int:
-    """Where in the file they stand."""
+    """The position of the statement in the file."""
     return newest.index % 2 * NEWEST_SLOT
 
 
 def decode_newest(data: bytes, path: Path) -> tuple[list[Newest], bool]:
-    """The statements that can be read, the latest last, and whether another is damaged.
+    """The readable statements, the latest last, and whether one is damaged.
 
-    Raises Corrupt for an unknown version, and when none can be read although one was there: no power loss takes both.
+    Raises Corrupt for an unknown version, and when all are damaged: a power loss never damages both.
     """
     found: list[Newest] = []
     is_damaged = False
@@ -119,17 +118,14 @@ def _index_of(newest: Newest) -> int:
 def read_newest(disk: Disk, directory: Path) -> tuple[list[Newest], bool]:
     """The statements in this directory, and whether one is damaged. Raises Corrupt.
 
-    Earlier releases made none: that is no damage.
+    Earlier releases made none, so a missing file is no damage.
     """
     path = directory / NEWEST_NAME
     try:
-        fd = disk.open_to_read(path)
+        with opened_to_read(disk, path) as fd:
+            return decode_newest(disk.read(fd, 0, NEWEST_LENGTH), path)
     except FileNotFoundError:
         return [], False
-    try:
-        return decode_newest(disk.read(fd, 0, NEWEST_LENGTH), path)
-    finally:
-        disk.close(fd)
 
 
 MAGIC: Final = b"HRJF"
@@ -143,7 +139,7 @@ ZEROS: Final = bytes(1 << 20)
 
 @final
 class JournalFile:
-    """One file of the ring: where it is and, when it is in use, its place in history."""
+    """One file of the ring: its path and, while in use, its place in history; index 0 when unused."""
 
     __slots__ = ("first_seq", "index", "path", "size")
 
@@ -156,7 +152,7 @@ class JournalFile:
 
 @final
 class Position:
-    """A place in the journal: behind the record with sequence number `seq`."""
+    """A place in the journal: the end of the record with sequence number `seq`."""
 
     __slots__ = ("at", "index", "seq")
 
@@ -168,7 +164,7 @@ class Position:
 
 @final
 class Journal:
-    """The writing end, used by one thread at a time; `sync`, `recycle` and `prepare` may be called from others."""
+    """The writing end, used by one thread at a time. Other threads may call `sync`, `recycle` and `prepare`."""
 
     def __init__(
         self,
@@ -179,7 +175,7 @@ class Journal:
         files: list[JournalFile],
         end: Position,
     ) -> None:
-        """Go on writing at `end`, which lies in the newest of the files or, with no files, nowhere."""
+        """Continue at `end`, which is in the newest file; without files it is nowhere."""
         self._disk = disk
         self._directory = directory
         self._file_bytes = file_bytes
@@ -211,19 +207,19 @@ class Journal:
 
     @property
     def unsynced(self) -> bool:
-        """Whether a record was written and not synced yet."""
+        """Whether a written record is not synced yet."""
         return self._written_seq > self.synced_seq
 
     @property
     def needs_spare(self) -> bool:
-        """Whether it is time to prepare a file for the next change of files."""
+        """Whether `prepare` should make a file for the next change of files."""
         half_full = self._file is None or self._at > self._file.size // 2
         return self._reserve is None or (half_full and not self._spares)
 
     def write(self, seq: int, operations: bytes, runs: bytes, blocks: list[Block], synced: bool) -> Position:
-        """Append one record; with `synced`, return when it and all before it would survive a power loss.
+        """Append one record; with `synced`, it and all records before it are durable on return.
 
-        An OSError leaves the journal where it was: the next record goes to the same place.
+        An OSError leaves the journal unchanged: the next record goes to the same place.
         """
         parts = encode_record(seq, self.synced_seq, operations, runs, blocks)
         length = sum(map(len, parts))
@@ -241,18 +237,18 @@ class Journal:
         return Position(seq, self._index, end)
 
     def has_room(self, length: int) -> bool:
-        """Whether a record of this length goes into the present file, whatever it holds."""
+        """Whether any record of this length fits into the current file."""
         return self._file is not None and not self._on_reserve and self._at + length <= self._file.size
 
     def sync(self) -> None:
-        """Sync what was written without. Meanwhile another thread may go on writing, as long as `has_room` says so."""
+        """Sync all written records. Another thread may write meanwhile, as long as `has_room` allows."""
         seq = self._written_seq
         if seq > self.synced_seq:
             self._disk.sync(self._fd)
             self.synced_seq = seq
 
     def recycle(self, before_index: int) -> None:
-        """Free the files older than this one: nothing in them is needed any more."""
+        """Free all files with a lower index: nobody needs their records."""
         while self._used and self._used[0].index < before_index:
             file = self._used.popleft()
             if self._reserve is None and file.size == self._file_bytes:
@@ -264,7 +260,7 @@ class Journal:
                 self._slots.discard(file.path.name)
 
     def prepare(self) -> None:
-        """Make a spare file ready, so that the next change of files does not have to wait for one."""
+        """Make spare files, so that the next change of files need not wait for one."""
         if self._reserve is None:
             self._reserve = self._create(self._file_bytes)
         if not self._spares:
@@ -285,14 +281,14 @@ class Journal:
             self._disk.sync(self._fd)
 
     def _roll(self, seq: int, length: int, may_use_reserve: bool) -> None:
-        """Turn to a free file that can hold a record of this length."""
+        """Change to a free file with room for a record of this length."""
         self.sync()
         file = self._take_spare(PAGE + length, may_use_reserve)
         is_reserve = file is self._reserve
         try:
             fd = self._begin(file, seq)
         except OSError:
-            if not is_reserve:  # its header may be there: it has to be the next to be begun
+            if not is_reserve:  # its header may be written, so it must be the next file to begin
                 self._spares.appendleft(file)
             raise
         if is_reserve:
@@ -308,7 +304,7 @@ class Journal:
         self._carry = b""
 
     def _begin(self, file: JournalFile, seq: int) -> int:
-        """Make this the newest file, durably; returns it opened."""
+        """Make this the newest file, durably; returns its descriptor."""
         fd = self._disk.open(file.path)
         try:
             self._disk.write_synced(fd, [encode_header(self._index + 1, seq)], 0)
@@ -321,14 +317,14 @@ class Journal:
         return fd
 
     def _state_newest(self, file: JournalFile) -> None:
-        """Say that this is the newest file, whose header is on the disk."""
+        """Write the statement that this file, whose header is durable, is the newest."""
         if self._newest_fd < 0:
             try:
                 self._newest_fd = self._open_newest()
             except OSError as error:
                 if not is_full(error):
                     raise
-                return  # what was said of an earlier file stays true
+                return  # the statement about an earlier file stays true
         newest = Newest(file.path.name, file.index, file.first_seq, file.size)
         self._disk.write_synced(self._newest_fd, [encode_newest(newest)], position_of(newest))
 
@@ -354,7 +350,7 @@ class Journal:
         try:
             return self._create(max(self._file_bytes, -(-length // PAGE) * PAGE))
         except OSError as error:
-            # Settling messages is what frees space on a full disk, so there is always a file left for that.
+            # Settlements free space on a full disk, so the reserve file is for them.
             reserve = self._reserve
             if not is_full(error) or not may_use_reserve or reserve is None or reserve.size < length:
                 raise
@@ -393,7 +389,7 @@ class Journal:
 
 
 def _tail(carry: bytes, parts: list[bytes], length: int) -> bytes:
-    """The last `length` bytes of what was written: the start of the page that the next write begins in."""
+    """The last `length` bytes written: the start of the page in which the next write begins."""
     if len(parts[-1]) >= length:
         return parts[-1][len(parts[-1]) - length :]
     written = b"".join([carry, *parts])
@@ -419,8 +415,8 @@ def decode_header(header: bytes, path: Path) -> tuple[int, int]:
 
 
 _MAX_AHEAD: Final = 1 << 24
-"""More records than the journal can hold. A directory's first sequence number is random, so that no publisher can write
-a payload which, left behind in a recycled file, would be taken for a record that proves others missing."""
+"""More records than the journal can hold. A directory's first sequence number is random, so no publisher can forge a
+payload that, left in a recycled file, looks like a record and proves others missing."""
 _CUT: Final = (
     "the file was cut here; made in full before its first use, it is never cut by a crash. "
     "Restore it from a copy (stored commits are never cut away)"
@@ -429,18 +425,15 @@ _RESTORE: Final = "restore the file from a copy (stored commits are never cut aw
 
 
 def read_files(disk: Disk, directory: Path) -> list[JournalFile]:
-    """All journal files of a directory. Raises Corrupt when the version of one is not known."""
+    """All journal files of a directory. Raises Corrupt for an unknown version."""
     return [read_file(disk, path) for path in sorted(directory.glob("*.jnl"))]
 
 
 def read_file(disk: Disk, path: Path) -> JournalFile:
-    """One journal file; when its header is not valid it has index 0. Raises Corrupt when its version is not known."""
-    fd = disk.open(path)
-    try:
+    """One journal file; its index is 0 if its header is not valid. Raises Corrupt for an unknown version."""
+    with opened(disk, path) as fd:
         size = disk.size(fd)
         header = disk.read(fd, 0, HEADER_BYTES)
-    finally:
-        disk.close(fd)
     return JournalFile(path, size, *decode_header(header, path))
 
 
@@ -448,14 +441,14 @@ def read_file(disk: Disk, path: Path) -> JournalFile:
 class JournalReader:
     """Reads the journal from a position on and changes nothing.
 
-    After the last record, `end` and `torn` say where and how it ended, and `headless` which files it went on in
-    although their headers are damaged: those have to be mended before the journal is written to.
+    After the last record, `end` and `torn` say where and how the journal ended. `headless` are files with damaged
+    headers and needed records: `mend_headers` must mend them before the next write.
     """
 
     def __init__(
         self, disk: Disk, directory: Path, files: list[JournalFile], start: Position, stated: list[Newest]
     ) -> None:
-        """The files of a directory from `start` on; `stated` is what was said of the last of them, if anything."""
+        """Read the files of a directory from `start` on; `stated` are the statements about the newest of them."""
         self._disk = disk
         self._directory = directory
         self._files = files
@@ -463,13 +456,12 @@ class JournalReader:
         self.end = start
         self.headless: list[JournalFile] = []
         self.torn = False
-        """Whether something that was never finished stands behind the last whole record."""
+        """Whether an unfinished record follows the last whole one."""
 
     def records(self) -> Iterator[Record]:
         """Every record behind the start, in order.
 
-        Raises Corrupt when a record is damaged or missing that is known to have been synced, or a file that is known to
-        have been begun: neither is ever the trace of a crash.
+        Raises Corrupt when a synced record or a begun file is damaged or missing: no crash does that.
         """
         data: bytes | None = self._begin()
         while data is not None:
@@ -486,13 +478,13 @@ class JournalReader:
         self._check_end()
 
     def _begin(self) -> bytes:
-        """The bytes of the file that the start lies in, which is whole up to there. Raises Corrupt."""
+        """The bytes of the file with the start. Raises Corrupt when it is not whole up to there."""
         start = self.end
         if start.index == 0:
             return b""
         data = self._open(start.index, start.at)
         if data is None and self._find(start.index + 1, PAGE) is not None:
-            return b""  # the next file begins right behind the start: nothing that is needed was in this one
+            return b""  # the next file begins at the start: this one has no needed record
         if data is None:
             what = f"journal file number {start.index}, in which the checkpoint's commit {start.seq} ends, is missing"
             raise self._lost(start.index, what)
@@ -514,7 +506,7 @@ class JournalReader:
         return data
 
     def _find(self, index: int, at: int) -> JournalFile | None:
-        """The file with this index that goes on behind the end. Raises Corrupt when there are two."""
+        """The file with this index that continues behind the end. Raises Corrupt when there are two."""
         found: JournalFile | None = None
         for file in self._files:
             if file.index != index or (
@@ -529,13 +521,13 @@ class JournalReader:
         return found
 
     def _open(self, index: int, at: int) -> bytes | None:
-        """The bytes of the file that goes on at this place, or None when there is none."""
+        """The bytes of the file that continues at this place; None if there is none."""
         if index == 0:
             return None
         found = self._find(index, at)
         if found is not None:
             return self._read(found)
-        # A file whose header was damaged, or torn by a crash, still goes on if the very next record stands there.
+        # A file with a damaged or torn header still continues the journal if it has the very next record.
         for file in self._files:
             if file.index == 0:
                 data = self._read(file)
@@ -548,7 +540,7 @@ class JournalReader:
         return None
 
     def _check_newest(self) -> None:
-        """The newest file has to be there, and every record before it: they were synced when it was begun."""
+        """Check that the newest file exists, and every record before it: they were synced when it was begun."""
         newest = self._stated[-1] if self._stated else None
         if newest is None or newest.index < self.end.index:
             return
@@ -564,7 +556,7 @@ class JournalReader:
                 raise Corrupt(str(file.path), file.size, _CUT)
 
     def _lost(self, index: int, what: str) -> Corrupt:
-        """The error for a file that has to be there; its name is known if it is one of the last two."""
+        """The error for a missing file; the statements have its name if it is one of the last two."""
         path = self._directory
         for newest in self._stated:
             if newest.index == index:
@@ -572,7 +564,7 @@ class JournalReader:
         return Corrupt(str(path), 0, f"{what}, or it is damaged; {_RESTORE}")
 
     def _check_end(self) -> None:
-        """Nothing behind the end may prove that something is missing."""
+        """Check that no record behind the end proves that others are missing."""
         expected = self.end.seq + 1
         following = self.end.index + 1
         indexes = {file.index for file in self._files} | {newest.index for newest in self._stated}
@@ -599,7 +591,7 @@ class JournalReader:
         self._check_newest()
 
     def _where_next(self) -> tuple[str, int]:
-        """Where the next record should stand: behind the end or, as far as is known, first in the next file."""
+        """The place of the next record: at the end or, if a statement says so, first in the next file."""
         for newest in self._stated:
             if newest.index == self.end.index + 1 and newest.first_seq == self.end.seq + 1:
                 return str(self._directory / newest.name), PAGE
@@ -612,15 +604,12 @@ class JournalReader:
         return str(self._directory), 0
 
     def _read(self, file: JournalFile) -> bytes:
-        fd = self._disk.open(file.path)
-        try:
+        with opened(self._disk, file.path) as fd:
             return self._disk.read(fd, 0, file.size)
-        finally:
-            self._disk.close(fd)
 
 
 def _scan(data: bytes, start: int, least_seq: int) -> Iterator[Record]:
-    """Every whole record that could come after the one before `least_seq`, wherever in these bytes it stands."""
+    """Every whole record in these bytes that may follow the record before `least_seq`."""
     at = data.find(RECORD_MAGIC, start)
     while at >= 0:
         if at % 8 == 0 and least_seq <= record_seq(data, at) < least_seq + _MAX_AHEAD:
@@ -633,25 +622,19 @@ def _scan(data: bytes, start: int, least_seq: int) -> Iterator[Record]:
 def mend_headers(disk: Disk, files: list[JournalFile]) -> None:
     """Write the headers of these files anew, durably."""
     for file in files:
-        fd = disk.open(file.path)
-        try:
+        with opened(disk, file.path) as fd:
             disk.write_synced(fd, [encode_header(file.index, file.first_seq)], 0)
-        finally:
-            disk.close(fd)
 
 
 def wipe_behind(disk: Disk, files: list[JournalFile], end: Position) -> None:
-    """Overwrite with zeros what stands behind the end, so that it can never be taken for records again."""
+    """Overwrite everything behind the end with zeros, so that nobody takes it for records again."""
     for file in files:
         if 0 < file.index < end.index:
             continue
         current = file.index == end.index and file.index > 0
-        fd = disk.open(file.path)
-        try:
+        with opened(disk, file.path) as fd:
             for at in range(end.at if current else 0, file.size, len(ZEROS)):
                 disk.write(fd, [ZEROS[: file.size - at]], at)
             disk.sync(fd)
-        finally:
-            disk.close(fd)
         if not current:
             file.index = 0

@@ -1,4 +1,4 @@
-"""Commits to journal records and back. Bytes only: see journal.py for the files they go to.
+"""Journal records as bytes and back. No files: see journal.py. encoding.py writes runs and steps.
 
 A record is one group of commits, little-endian, padded to a multiple of 8 bytes:
 
@@ -11,8 +11,8 @@ A record is one group of commits, little-endian, padded to a multiple of 8 bytes
     32  4  count of runs
     36  4  length of the blocks in bytes, headers included; 0 when nothing is appended
     40     operations, padded to 8
-           runs, each: log id u32, count u32, base offset u64: whose messages the block holds, in order; in version 2
-           each run is a block of its own
+           runs, each: log id u32, count u32, base offset u64: the logs of the block's messages, in order; in version 2
+           each run has a block of its own
            blocks (see block.py); their base offsets count only in version 1 with a single run
 
 An operation is a kind u8 and its fields; a text is a u16 length and UTF-8, bytes are a u32 length and the bytes:
@@ -67,7 +67,7 @@ PUT: Final = 12
 DELETE: Final = 13
 
 Run = tuple[int, int, int]
-"""Whose messages come next in a block: log id, count, base offset."""
+"""The log of the next messages in a block: log id, count, base offset."""
 
 _ID: Final = struct.Struct("<BI")
 _ID_OFFSET: Final = struct.Struct("<BIQ")
@@ -80,7 +80,7 @@ _BYTES: Final = struct.Struct("<I")
 
 @final
 class Operation:
-    """One decoded operation; which fields count depends on the kind."""
+    """One decoded operation; the kind decides which fields are set."""
 
     __slots__ = ("group_id", "key", "kind", "log_id", "name", "offset", "step", "table", "value")
 
@@ -98,7 +98,7 @@ class Operation:
 
 @final
 class Record:
-    """One journal record, decoded: one block for all runs in turn, or one for each."""
+    """One decoded journal record: it has one block for all runs in turn, or one for each run."""
 
     __slots__ = ("_heads", "blocks", "length", "operations", "runs", "seq", "synced")
 
@@ -115,17 +115,17 @@ class Record:
 
     @property
     def heads(self) -> list[BlockHead]:
-        """What the headers of its blocks say."""
+        """The headers of its blocks."""
         if self._heads is None:
             self._heads = [blocks.decode_head(block.header, "", 0) for block in self.blocks]
         return self._heads
 
     def note_heads(self, heads: list[BlockHead]) -> None:
-        """The blocks themselves are not there, only what their headers say."""
+        """Set the headers of a record without blocks."""
         self._heads = heads
 
     def appends(self) -> "list[tuple[int, int, int, Block, int]]":
-        """What is appended to which log: log id, count, base offset, and in which block from which row on it stands."""
+        """The appends of the record: log id, count, base offset, block, first row in the block."""
         row = 0
         found: list[tuple[int, int, int, Block, int]] = []
         for number, (log_id, count, base) in enumerate(self.runs):
@@ -138,9 +138,9 @@ class Record:
 
 
 def encode_record(seq: int, synced: int, operations: bytes, runs: bytes, blocks: Sequence[Block]) -> list[bytes]:
-    """The buffers to write for one group of commits, whose operations and runs are encoded already.
+    """The buffers of one record, from encoded operations and runs.
 
-    The rows of one block belong to all runs in turn; with several blocks each run has one of its own.
+    The rows of a single block belong to all runs in turn; of several blocks each run has one.
     """
     length = sum([block.length for block in blocks])
     version = VERSION if len(blocks) < 2 else BLOCKS_VERSION
@@ -161,12 +161,12 @@ def encode_record(seq: int, synced: int, operations: bytes, runs: bytes, blocks:
 
 
 def encoded_length(operations: bytes, runs: bytes, blocks: Sequence[Block]) -> int:
-    """How many bytes `encode_record` gives for this."""
+    """The length of the record that `encode_record` makes of this."""
     return HEADER_BYTES + (len(operations) + 7 & ~7) + len(runs) + sum([block.length for block in blocks])
 
 
 def record_length(head: bytes) -> int:
-    """How many bytes the record has whose first HEADER_BYTES these are, unchecked; 0 when they begin none."""
+    """The length of the record with this header, unchecked; 0 when it is no header."""
     if head[:4] != MAGIC or len(head) < HEADER_BYTES:
         return 0
     fields: tuple[int, ...] = _HEADER.unpack_from(head)[5:]
@@ -175,13 +175,13 @@ def record_length(head: bytes) -> int:
 
 
 def blocks_length(head: bytes) -> int:
-    """How many of a record's bytes are blocks, by its first HEADER_BYTES."""
+    """The length of a record's blocks, by its header."""
     fields: tuple[int, ...] = _HEADER.unpack_from(head)
     return fields[7]
 
 
 def decode_outline(data: bytes, headers: Sequence[bytes], length: int) -> Record | None:
-    """A record without the bodies of its blocks: what stands before them, and their headers. None when damaged."""
+    """Decode a record without block bodies, from the bytes before the blocks and their headers. None when damaged."""
     _, crc, seq, synced, version, operations_length, run_count, _ = _HEADER.unpack_from(data)
     if crc32(b"".join(headers), crc32(data[8:])) != crc:
         return None
@@ -195,12 +195,12 @@ def decode_outline(data: bytes, headers: Sequence[bytes], length: int) -> Record
 
 
 def record_seq(data: bytes, position: int) -> int:
-    """The sequence number of what looks like a record here, unchecked."""
+    """The sequence number of a record at this position, unchecked."""
     return int.from_bytes(data[position + 8 : position + 16], "little")
 
 
 def decode_record(data: bytes, position: int) -> Record | None:
-    """The record at this position, or None when there is no whole, undamaged record of a known version."""
+    """Decode the record at this position; None when there is no whole, undamaged record of a known version."""
     if data[position : position + 4] != MAGIC or len(data) - position < HEADER_BYTES:
         return None
     _, crc, seq, synced, version, operations_length, run_count, block_length = _HEADER.unpack_from(data, position)
@@ -224,7 +224,7 @@ def decode_record(data: bytes, position: int) -> Record | None:
 
 
 def _decode_blocks(data: bytes, at: int, end: int) -> list[Block]:
-    """The blocks that stand here one behind the other. Raises Corrupt."""
+    """Decode the blocks in these bytes. Raises Corrupt."""
     found: list[Block] = []
     while at < end:
         body_at = at + blocks.HEADER_BYTES
@@ -238,8 +238,10 @@ def _decode_blocks(data: bytes, at: int, end: int) -> list[Block]:
 
 
 def check_version(data: bytes, position: int, file: str) -> None:
-    """Raises Corrupt when another release wrote the record here: its checksum is right, its version or its block's is
-    not known. Such a record is no torn end and must not be cut away."""
+    """Raises Corrupt when the record here has a right checksum, but it or its block has an unknown version.
+
+    Another release wrote such a record: it is no torn end and must not be cut away.
+    """
     if data[position : position + 4] != MAGIC or len(data) - position < HEADER_BYTES:
         return
     _, crc, _, _, version, operations_length, run_count, block_length = _HEADER.unpack_from(data, position)
@@ -273,7 +275,7 @@ def encode_put(table: str, key: bytes, value: bytes | None) -> bytes:
 
 
 def decode_operations(data: bytes) -> list[Operation]:
-    """All operations of a record. Raises ValueError when they make no sense, which a valid checksum rules out."""
+    """Decode all operations of a record. Raises ValueError for nonsense, which a right checksum rules out."""
     found: list[Operation] = []
     reader = _Reader(data)
     while reader.at < len(data):
@@ -302,7 +304,7 @@ def _decode_operation(reader: "_Reader") -> Operation:
 
 
 def _decode_step(reader: "_Reader", operation: Operation, kind: int) -> Transition:
-    """The log and group names of the step are filled in by whoever knows the ids."""
+    """Decode a step; the caller knows the names of its log and group from the ids."""
     step = Transition(kind, "", "")
     if kind == CREATED:
         _, operation.log_id, operation.group_id, step.mode, step.start = reader.unpack(_GROUP)

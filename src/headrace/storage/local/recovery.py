@@ -77,7 +77,7 @@ class Recovery:
         return JournalReader(self._disk, directory, self.files, checkpoint.position, stated)
 
     def finish(self, reader: JournalReader) -> None:
-        """The journal is replayed: cut what was torn, refuse what is damaged."""
+        """Cut a torn end off the replayed journal, and refuse damaged logs."""
         self.end = reader.end
         self._check_groups(reader.end)
         mend_headers(self._disk, reader.headless)
@@ -133,7 +133,7 @@ class Recovery:
             self._catalog.groups_by_id[group_id] = group
 
     def _load_group(self, log: LocalLog, group_id: int, name: str, files: tuple[int, bool]) -> LocalGroup:
-        """Take in a group; `files` is what the checkpoint says of those that it has."""
+        """Take in a group with its entry in the checkpoint."""
         group = LocalGroup(group_id, log, GroupState(name, WORK, "", 0), 0, 0)
         group.files_seq, group.has_pending_file = files
         shared = self._catalog.tables.get(GROUPS)
@@ -155,7 +155,7 @@ class Recovery:
         path = directory / "pel.log"
         group.state, group.progress_seq = _read_progress(directory / "state.json", group.id)
         check_age(directory / "state.json", group.progress_seq, group.files_seq)
-        group.pending_seq = 0  # without a file there were no entries as of the checkpoint, whatever state.json holds
+        group.pending_seq = 0  # without a file there were no entries at the checkpoint, even if state.json holds some
         if group.has_pending_file or path.exists():
             group.state.pending, group.pending_seq = decode_pending(_read(path), path, group.id)
             check_age(path, group.pending_seq, group.files_seq)

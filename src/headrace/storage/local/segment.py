@@ -1,4 +1,4 @@
-"""Segment files: blocks in a row, with an offset index and a time index beside them. No journal, no tail.
+"""Segment files: blocks in a row with an offset and a time index beside them, and a cache of both. No journal, no tail.
 
 `<base offset, 20 digits>.seg`, little-endian:
 
@@ -21,25 +21,23 @@
     32     .idx: base offset[n] u64, position[n] u64
            .tix: largest timestamp up to and including this block[n] i64, base offset[n] u64
 
-Both are made again from the segment when they are missing or do not fit it.
-
-For whoever reads a directory from outside: nothing is mended here, and only as much of a growing segment is looked at
-as its reader says counts. segment.py has what the engine knows of its own segments.
+The engine rebuilds both from the segment when one is missing or does not fit it. Readers from outside the broker use
+the indexes, or the headers of blocks, and write nothing.
 """
 
-import contextlib
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, final
 
-from headrace.errors import Corrupt
+from headrace.errors import Corrupt, Unavailable
 from headrace.storage.local import block as blocks
-from headrace.storage.local.block import HEADER_BYTES as BLOCK_HEADER_BYTES
-from headrace.storage.local.block import Block, BlockHead, decode_block, decode_head, decode_header
-from headrace.storage.local.disk import Disk
+from headrace.storage.local.block import Block, decode_block, decode_head, decode_header
+from headrace.storage.local.disk import Disk, is_out_of_files, opened, opened_to_read, read_whole
 from headrace.storage.local.files import crc32
 
 MAGIC: Final = b"HRSG"
@@ -49,11 +47,13 @@ VERSION: Final = 1
 HEADER_BYTES: Final = 32
 _CHECKED: Final = struct.Struct("<IIQQ")
 _HEADER: Final = struct.Struct("<4sIIIQQ")
+SUFFIXES: Final = (".seg", ".idx", ".tix")
+"""A segment and its indexes."""
 
 
 @final
 class Segment:
-    """What is known of one segment file: where its blocks start, which offsets and times they hold."""
+    """The blocks of one segment file, as far as they are known: where they start, their offsets and times."""
 
     __slots__ = ("base", "bases", "length", "next", "path", "positions", "times")
 
@@ -75,7 +75,7 @@ class Segment:
         self.next = stop
 
     def block_of(self, offset: int) -> int:
-        """The number of the block that holds this offset."""
+        """The number of the last block that starts at or before this offset; -1 if there is none."""
         return bisect_right(self.bases, offset) - 1
 
     def block_at_time(self, timestamp_us: int) -> int:
@@ -87,6 +87,55 @@ class Segment:
         start = self.positions[number]
         stop = self.positions[number + 1] if number + 1 < len(self.positions) else self.length
         return start, stop - start
+
+    def stop(self, number: int) -> int:
+        """The first offset of the next block, or the end; beyond the block's own end if a truncation left a gap."""
+        return self.bases[number + 1] if number + 1 < len(self.bases) else self.next
+
+    def learn(self, disk: Disk, fd: int, log_id: int, length: int) -> None:
+        """Read the blocks in the first `length` bytes, -1 for a full segment, from indexes or headers. Raises Corrupt.
+
+        Known blocks are not read again, and bodies are not verified.
+        """
+        is_full = length < 0
+        if is_full:
+            length = disk.size(fd)
+        if self.length >= length:
+            return
+        if not self.bases:
+            check_segment_header(disk.read(fd, 0, HEADER_BYTES), self.path, log_id)
+            if is_full and not self.take_indexes(disk, length):
+                self.find_end(disk, fd)
+                return
+        while self.length < length:
+            head = decode_head(disk.read(fd, self.length, blocks.HEADER_BYTES), str(self.path), self.length)
+            _check_fits(self.path, self.length, head.length, length)
+            self.add(head.base, head.base + head.count, head.length, head.max_time_us)
+
+    def take_indexes(self, disk: Disk, length: int) -> str:
+        """Take over the indexes of a full segment of this length; returns why they do not fit, "" if they do.
+
+        Indexes do not say where the last block ends: see `find_end`.
+        """
+        try:
+            index = _read_index(disk, self.path.with_suffix(".idx"), INDEX_MAGIC, length)
+            times = _read_index(disk, self.path.with_suffix(".tix"), TIME_MAGIC, length)
+        except (OSError, ValueError) as error:
+            return str(error)
+        bases = index[: len(index) // 2]
+        if bases[:8] != self.base.to_bytes(8, "little") or times[len(times) // 2 :] != bases:
+            return "the indexes are those of another segment"
+        self.bases.frombytes(bases)
+        self.positions.frombytes(index[len(index) // 2 :])
+        self.times.frombytes(times[: len(times) // 2])
+        self.length = length
+        return ""
+
+    def find_end(self, disk: Disk, fd: int) -> None:
+        """Read the next offset from the header of the last block. Raises Corrupt."""
+        position = self.positions[-1]
+        head = decode_head(disk.read(fd, position, blocks.HEADER_BYTES), str(self.path), position)
+        self.next = self.bases[-1] + head.count
 
 
 def segment_files(directory: Path) -> list[tuple[int, Path]]:
@@ -104,7 +153,7 @@ def encode_segment_header(log_id: int, base: int) -> bytes:
 
 
 def segment_log_id(header: bytes) -> int:
-    """Which log a segment says it is part of, unchecked."""
+    """The id of the log that a segment belongs to, unchecked."""
     return int.from_bytes(header[12:16], "little")
 
 
@@ -127,68 +176,69 @@ def check_segment_header(header: bytes, path: Path, log_id: int) -> None:
 
 
 def read_block(disk: Disk, fd: int, path: Path, position: int, length: int) -> Block:
-    """One block, verified. Raises Corrupt."""
+    """Read and verify a block of known length. Raises Corrupt."""
     data = disk.read(fd, position, length)
     return decode_block(data[: blocks.HEADER_BYTES], data[blocks.HEADER_BYTES :], str(path), position)
+
+
+def read_block_before(disk: Disk, fd: int, path: Path, position: int, end: int) -> Block:
+    """Read and verify the block at `position`, which must not pass `end`. Raises Corrupt."""
+    header = disk.read(fd, position, min(blocks.HEADER_BYTES, end - position))
+    length = blocks.HEADER_BYTES + decode_header(header, str(path), position)
+    _check_fits(path, position, length, end)
+    return read_block(disk, fd, path, position, length)
+
+
+def _check_fits(path: Path, position: int, length: int, end: int) -> None:
+    if position + length > end:
+        raise Corrupt(str(path), position, f"the block has {length} bytes, {end - position} are left")
 
 
 def walk_blocks(disk: Disk, fd: int, path: Path, position: int, end: int) -> Iterator[tuple[int, Block]]:
     """Every block from `position` up to `end`, verified, with its position. Raises Corrupt at the first bad one."""
     while position < end:
-        header = disk.read(fd, position, min(blocks.HEADER_BYTES, end - position))
-        length = blocks.HEADER_BYTES + decode_header(header, str(path), position)
-        if position + length > end:
-            raise Corrupt(str(path), position, f"the block has {length} bytes, {end - position} are left")
-        yield position, read_block(disk, fd, path, position, length)
-        position += length
+        block = read_block_before(disk, fd, path, position, end)
+        yield position, block
+        position += block.length
 
 
 def scan_segment(disk: Disk, path: Path, base: int, log_id: int) -> Segment:
-    """Learn a segment by reading all of it. Raises Corrupt at the first thing that is not as it was written."""
+    """Read and verify all of a segment. Raises Corrupt at the first difference from what was written."""
     segment = Segment(path, base)
-    fd = disk.open(path)
-    try:
+    with opened(disk, path) as fd:
         check_segment_header(disk.read(fd, 0, HEADER_BYTES), path, log_id)
         for position, block in walk_blocks(disk, fd, path, HEADER_BYTES, disk.size(fd)):
             if block.base < segment.next:
                 raise Corrupt(str(path), position, f"offset {block.base} comes again, {segment.next} was next")
             segment.add(block.base, block.next, block.length, block.max_time_us)
-    finally:
-        disk.close(fd)
     return segment
 
 
 def cut_segments(disk: Disk, directory: Path, base: int, length: int) -> None:
-    """Remove what stands behind this length of the segment with this base: nothing was promised to be there."""
+    """Cut the segment with this base to `length` and remove the segments behind it: no checkpoint knows the rest."""
     for found, path in segment_files(directory):
         if found > base:
-            for suffix in (".seg", ".idx", ".tix"):
+            for suffix in SUFFIXES:
                 disk.unlink(path.with_suffix(suffix))
     path = segment_path(directory, base)
     if base < 0 or not path.exists() or path.stat().st_size <= length:
         return
-    for suffix in (".idx", ".tix"):
+    for suffix in SUFFIXES[1:]:
         disk.unlink(path.with_suffix(suffix))
-    fd = disk.open(path)
-    try:
+    with opened(disk, path) as fd:
         disk.truncate(fd, length)
-    finally:
-        disk.close(fd)
 
 
 def write_indexes(disk: Disk, segment: Segment) -> None:
-    """Put both indexes beside a segment. Not synced: they are made again when they do not fit."""
+    """Write both indexes beside a segment, without a sync: readers rebuild indexes that do not fit."""
     for path, data in encode_indexes(segment):
-        fd = disk.open(path, create=True)
-        try:
+        with opened(disk, path, create=True) as fd:
             disk.write(fd, [data], 0)
             disk.truncate(fd, len(data))
-        finally:
-            disk.close(fd)
 
 
 def encode_indexes(segment: Segment) -> list[tuple[Path, bytes]]:
-    """Both indexes of a segment, and where they belong."""
+    """The paths and contents of both indexes of a segment."""
     offsets, positions, times = segment.bases.tobytes(), segment.positions.tobytes(), segment.times.tobytes()
     return [
         (segment.path.with_suffix(".idx"), _encode_index(segment, INDEX_MAGIC, offsets + positions)),
@@ -197,51 +247,21 @@ def encode_indexes(segment: Segment) -> list[tuple[Path, bytes]]:
 
 
 def load_indexes(disk: Disk, path: Path, base: int, log_id: int) -> tuple[Segment, str]:
-    """Learn a full segment from its indexes, or from itself when they do not fit; the text says what was wrong.
+    """Read the indexes of a full segment; if they do not fit, scan the segment and write them anew.
 
-    Indexes do not say where the last block ends: see `end_of`. Raises Corrupt when the segment itself is damaged.
+    Returns why they did not fit, "" if they did. Raises Corrupt when the segment itself is damaged.
     """
+    segment = Segment(path, base)
     try:
-        fd = disk.open(path)
+        with opened(disk, path) as fd:
+            check_segment_header(disk.read(fd, 0, HEADER_BYTES), path, log_id)
+            trouble = segment.take_indexes(disk, disk.size(fd))
     except FileNotFoundError as error:
         raise Corrupt(str(path), 0, "the segment is missing") from error
-    try:
-        check_segment_header(disk.read(fd, 0, HEADER_BYTES), path, log_id)
-        length = disk.size(fd)
-    finally:
-        disk.close(fd)
-    try:
-        index = read_index(disk, path.with_suffix(".idx"), INDEX_MAGIC, length)
-        times = read_index(disk, path.with_suffix(".tix"), TIME_MAGIC, length)
-        _check_bases(index, times, base)
-    except (OSError, ValueError) as error:
+    if trouble:
         segment = scan_segment(disk, path, base, log_id)
         write_indexes(disk, segment)
-        return segment, str(error)
-    segment = Segment(path, base)
-    segment.length = length
-    segment.bases.frombytes(index[: len(index) // 2])
-    segment.positions.frombytes(index[len(index) // 2 :])
-    segment.times.frombytes(times[: len(times) // 2])
-    return segment, ""
-
-
-def _check_bases(index: bytes, times: bytes, base: int) -> None:
-    """Raises ValueError when the indexes are not about a segment with this base, or not about the same one."""
-    bases = index[: len(index) // 2]
-    if bases[:8] != base.to_bytes(8, "little") or times[len(times) // 2 :] != bases:
-        raise ValueError("the indexes are those of another segment")
-
-
-def end_of(disk: Disk, segment: Segment) -> int:
-    """The offset behind the last block, by the header of that. Raises Corrupt."""
-    position, _ = segment.extent(len(segment.bases) - 1)
-    fd = disk.open_to_read(segment.path)
-    try:
-        header = disk.read(fd, position, blocks.HEADER_BYTES)
-    finally:
-        disk.close(fd)
-    return segment.bases[-1] + blocks.decode_head(header, str(segment.path), position).count
+    return segment, trouble
 
 
 def _encode_index(segment: Segment, magic: bytes, entries: bytes) -> bytes:
@@ -249,13 +269,9 @@ def _encode_index(segment: Segment, magic: bytes, entries: bytes) -> bytes:
     return magic + crc32(checked).to_bytes(4, "little") + checked
 
 
-def read_index(disk: Disk, path: Path, magic: bytes, segment_length: int) -> bytes:
+def _read_index(disk: Disk, path: Path, magic: bytes, segment_length: int) -> bytes:
     """The entries of an index. Raises ValueError when it is not the index of a segment of this length."""
-    fd = disk.open(path)
-    try:
-        data = disk.read(fd, 0, disk.size(fd))
-    finally:
-        disk.close(fd)
+    data = read_whole(disk, path)
     if len(data) < HEADER_BYTES or data[:4] != magic:
         raise ValueError(f"{path.name} is not an index")
     _, crc, version, count, length, _ = _HEADER.unpack(data[:HEADER_BYTES])
@@ -266,77 +282,133 @@ def read_index(disk: Disk, path: Path, magic: bytes, segment_length: int) -> byt
     return data[HEADER_BYTES:]
 
 
+_MAX_SEGMENTS: Final = 64
+
+
 @final
-class Outline:
-    """What is known of one segment so far."""
+class BlockCache:
+    """Recently used blocks, under a byte budget, and a few segments and open files, for all logs of an engine.
 
-    def __init__(self, path: Path, log_id: int) -> None:
-        self._path = path
-        self.path = str(path)
-        self.log_id = log_id
-        self.bases: array[int] = array("Q")
-        self.stops: array[int] = array("Q")
-        """Behind which offset each block ends; too high where messages in between were truncated."""
-        self._positions: array[int] = array("Q")
-        self._times: array[int] = array("q")
-        self._length = 0
+    Keys are the log's id, which is never reused, and the segment's base offset. Making a path for each read of a
+    backlog and looking it up took a fiftieth of a message's time.
+    """
 
-    def learn(self, disk: Disk, fd: int, length: int) -> None:
-        """Look at the first `length` bytes, or at all of a full segment with -1. Raises Corrupt."""
-        is_full = length < 0
-        if is_full:
-            length = disk.size(fd)
-        if self._length >= length:
-            return
-        if not self._length:
-            check_segment_header(disk.read(fd, 0, HEADER_BYTES), self._path, self.log_id)
-            self._length = HEADER_BYTES
-            if is_full and self._learn_from_indexes(disk, fd, length):
-                return
-        while self._length < length:
-            self._add(self._head(disk, fd, self._length, length))
+    def __init__(self, disk: Disk, max_bytes: int) -> None:
+        self._disk = disk
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._blocks: OrderedDict[tuple[int, int, int], Block] = OrderedDict()
+        """Blocks by log id, base offset of the segment and position in it."""
+        self._segments: OrderedDict[tuple[int, int], Segment] = OrderedDict()
+        self._files: OrderedDict[tuple[int, int], int] = OrderedDict()
 
-    def block_of(self, offset: int) -> int:
-        """The number of the block that holds this offset; -1 when it is before the first."""
-        return bisect_right(self.bases, offset) - 1
+    def segment(self, log_id: int, base: int) -> Segment | None:
+        """A full segment, if it was used recently."""
+        key = (log_id, base)
+        segment = self._segments.get(key)
+        if segment is not None:
+            self._segments.move_to_end(key)
+        return segment
 
-    def block_at_time(self, timestamp_us: int) -> int:
-        """The number of the first block with a message of at least this time; one too high when there is none."""
-        return bisect_left(self._times, timestamp_us)
+    def load(self, path: Path, base: int, log_id: int) -> tuple[Segment, bool]:
+        """Read a full segment; returns whether its indexes fitted it. Raises Corrupt, Unavailable."""
+        with _passing():
+            segment, trouble = load_indexes(self._disk, path, base, log_id)
+            with opened_to_read(self._disk, path) as fd:
+                segment.find_end(self._disk, fd)
+        self._segments[log_id, base] = segment
+        if len(self._segments) > _MAX_SEGMENTS:
+            self._segments.popitem(last=False)
+        return segment, not trouble
 
-    def extent(self, number: int) -> tuple[int, int]:
-        """Where a block starts and ends."""
-        at = self._positions
-        return at[number], at[number + 1] if number + 1 < len(at) else self._length
+    def cut(self, directory: Path, base: int, length: int) -> None:
+        """Remove files and bytes that the checkpoint does not name: the journal has them, or nobody finished them."""
+        with _passing():
+            cut_segments(self._disk, directory, base, length)
 
-    def _head(self, disk: Disk, fd: int, position: int, end: int) -> BlockHead:
-        data = disk.read(fd, position, BLOCK_HEADER_BYTES)
-        head = decode_head(data, self.path, position)
-        if position + head.length > end:
-            what = f"the block has {head.length} bytes, {end - position} are left"
-            raise Corrupt(self.path, position, what)
-        return head
+    def files(self, directory: Path) -> list[tuple[int, Path]]:
+        """The segments in a directory. Raises Unavailable."""
+        with _passing():
+            return segment_files(directory)
 
-    def _add(self, head: BlockHead) -> None:
-        self.bases.append(head.base)
-        self.stops.append(head.base + head.count)
-        self._positions.append(self._length)
-        self._times.append(max(self._times[-1], head.max_time_us) if self._times else head.max_time_us)
-        self._length += head.length
+    def scan(self, path: Path, base: int, log_id: int, length: int) -> Segment:
+        """Read the last segment of a log, of which `length` bytes were stored. Raises Corrupt, Unavailable."""
+        with _passing():
+            segment = scan_segment(self._disk, path, base, log_id)
+        if segment.length != length:
+            raise Corrupt(str(path), segment.length, f"{length} bytes were stored, the file has {segment.length}")
+        return segment
 
-    def _learn_from_indexes(self, disk: Disk, fd: int, length: int) -> bool:
-        index = times = b""
-        with contextlib.suppress(OSError, ValueError):  # then the segment itself says it
-            index = read_index(disk, self._path.with_suffix(".idx"), INDEX_MAGIC, length)
-            times = read_index(disk, self._path.with_suffix(".tix"), TIME_MAGIC, length)
-        if not index or len(index) != len(times):
-            return False
-        half = len(index) // 2
-        self.bases.frombytes(index[:half])
-        self._positions.frombytes(index[half:])
-        self._times.frombytes(times[:half])
-        last = self._head(disk, fd, self._positions[-1], length)
-        self.stops.extend(self.bases[1:])
-        self.stops.append(last.base + last.count)
-        self._length = length
-        return True
+    def block(self, log_id: int, segment: Segment, number: int) -> Block:
+        """A block of a segment, verified. Raises Corrupt, Unavailable."""
+        position, length = segment.extent(number)
+        key = (log_id, segment.base, position)
+        block = self._blocks.get(key)
+        if block is not None:
+            self._blocks.move_to_end(key)
+            return block
+        block = read_block(self._disk, self._file(log_id, segment), segment.path, position, length)
+        self._blocks[key] = block
+        self._bytes += block.length
+        while self._bytes > self._max_bytes and len(self._blocks) > 1:
+            _, oldest = self._blocks.popitem(last=False)
+            self._bytes -= oldest.length
+        return block
+
+    def forget_log(self, log_id: int) -> None:
+        """Forget a dropped log."""
+        known = [*self._segments, *self._files, *[(log, base) for log, base, _ in self._blocks]]
+        for base in {base for log, base in known if log == log_id}:
+            self.forget(log_id, base)
+
+    def forget(self, log_id: int, base: int) -> None:
+        """Forget a segment that is about to be removed."""
+        self._segments.pop((log_id, base), None)
+        fd = self._files.pop((log_id, base), None)
+        if fd is not None:
+            self._disk.close(fd)
+        for key in [key for key in self._blocks if key[:2] == (log_id, base)]:
+            self._bytes -= self._blocks.pop(key).length
+
+    def close(self) -> None:
+        self._close_files()
+        self._blocks.clear()
+
+    def _close_files(self) -> None:
+        for fd in self._files.values():
+            self._disk.close(fd)
+        self._files.clear()
+
+    def _file(self, log_id: int, segment: Segment) -> int:
+        key = (log_id, segment.base)
+        fd = self._files.get(key)
+        if fd is None:
+            fd = self._files[key] = self._open(segment.path)
+            if len(self._files) > _MAX_SEGMENTS:
+                _, oldest = self._files.popitem(last=False)
+                self._disk.close(oldest)
+        else:
+            self._files.move_to_end(key)
+        return fd
+
+    def _open(self, path: Path) -> int:
+        """Open a file; without a free descriptor, close the cached files first. Raises Unavailable."""
+        try:
+            return self._disk.open(path)
+        except OSError as error:
+            if not is_out_of_files(error):
+                raise
+        self._close_files()
+        with _passing():
+            return self._disk.open(path)
+
+
+@contextmanager
+def _passing() -> Iterator[None]:
+    """Raise Unavailable instead of an OSError that passes by itself: descriptors ran out."""
+    try:
+        yield
+    except OSError as error:
+        if is_out_of_files(error):
+            raise Unavailable(f"{error.filename or 'a file'} cannot be read now: {error.strerror}") from error
+        raise

@@ -1,11 +1,11 @@
-"""Bulk writes that are not committed yet, by transaction, and messages as the blocks they are stored in.
+"""Encoded messages, and the staging area of bulk transactions that are not committed yet. No engine.
 
-Nothing here is promised: a commit carries the messages themselves, so parts that a power failure took are only
-missing, and whoever commits hears so. A part is a line of JSON, the blocks that it counts, and what is kept with them:
+Parts are not durable: a commit carries the messages themselves, and fails if a power loss took a part of it. A part is
+a line of JSON, its blocks, and the bytes kept beside them:
 
     {"format": 2, "target": {...}, "blocks": [[length, largest payload, first expiry], ...], "beside": length}
 
-Writers that say which attempt at a job they belong to are refused once that attempt is over, however late they come.
+A writer may name its attempt at a job; once that attempt is over, its later parts are refused.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ from headrace.errors import Corrupt, NotFound, PreconditionFailed, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
 from headrace.storage.local.block import EXPIRES, HEADER_BYTES, NOT_BEFORE, Block, cut_block, decode_block
-from headrace.storage.local.block_coding import decode_messages, encode_block
 from headrace.storage.local.disk import PRIVATE_DIRECTORY, is_out_of_files, open_privately
+from headrace.storage.local.encoding import decode_messages, encode_block
 from headrace.storage.local.files import encode_name
 
 
 @final
 class EncodedBlock(Encoded):
-    """The messages of one block, and what has to be known of them before they are stored."""
+    """The messages of one block, with the facts that limits and expiry need."""
 
     def __init__(self, block: Block, largest_bytes: int, first_expiry_us: int) -> None:
         self.block = block
@@ -68,7 +68,7 @@ class EncodedBlock(Encoded):
 
 @final
 class EncodedRows(Encoded):
-    """Messages for one log among the rows of a block that has those of others too."""
+    """Messages of one log, as rows of a block that other logs share."""
 
     def __init__(
         self, block: Block, start: int, count: int, payload_bytes: int, largest_bytes: int, first_expiry_us: int
@@ -81,7 +81,7 @@ class EncodedRows(Encoded):
         self.first_expiry_us = first_expiry_us
 
     def alone(self) -> EncodedBlock:
-        """The same in a block of their own."""
+        """The same messages in a block of their own."""
         rows = cut_block(self.block, self.start, self.start + self.count, 0)
         return EncodedBlock(rows, self.largest_bytes, self.first_expiry_us)
 
@@ -106,7 +106,7 @@ class EncodedRows(Encoded):
 
 
 def encoded(block: Block) -> EncodedBlock:
-    """The messages of a block, with what has to be known of them."""
+    """The messages of a block, with the facts read from its columns."""
     bounds = block.payload_bounds()
     largest = max([stop - start for start, stop in pairwise(bounds)])
     expiries = [time_us for time_us in block.expires(0, block.count) if time_us]
@@ -115,18 +115,18 @@ def encoded(block: Block) -> EncodedBlock:
 
 FORMAT: Final = 2
 EXPIRE_SECONDS: Final = 3600
-"""Parts of a transaction of which nothing was heard for so long are given up."""
+"""The age at which the parts of a silent transaction are removed."""
 _SUFFIX: Final = ".part"
 _DRAFT: Final = ".draft"
 _ENDED: Final = ".ended"
 
 Target = Mapping[str, str]
-"""Where the messages of a part go: one of queue, exchange and topic, and its name."""
+"""The target of a part: one of queue, exchange and topic, and its name."""
 
 
 @final
 class StagingArea:
-    """The parts of all open transactions, in one directory. Safe to call from several threads."""
+    """The parts of all open transactions, in one directory. Several threads may call it."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._root = root
@@ -141,7 +141,7 @@ class StagingArea:
         beside: bytes = b"",
         attempt: str = "",
     ) -> int:
-        """Keep a part, instead of one of the same name; returns its size. `beside` is what has to be known of its rows.
+        """Store a part, replacing one of the same name; returns its size. `beside` describes its rows.
 
         Raises Unavailable when there is no room, and PreconditionFailed when the attempt is over.
         """
@@ -173,7 +173,7 @@ class StagingArea:
         except OSError as error:
             draft.unlink(missing_ok=True)
             raise Unavailable(f"a part cannot be kept: {error.strerror or error}") from error
-        if attempt and self._mark(transaction, attempt).exists():  # looked at last: whoever ends it removes after that
+        if attempt and self._mark(transaction, attempt).exists():  # checked last: `remove` marks first, then deletes
             path.unlink(missing_ok=True)
             raise PreconditionFailed(
                 f"transaction {transaction!r} was committed or aborted before this part of it was written"
@@ -181,7 +181,7 @@ class StagingArea:
         return size
 
     def get(self, transaction: str, part: str) -> tuple[Target, list[EncodedBlock], bytes]:
-        """A part, with what is kept beside it. Raises NotFound when it is not there, or not whole."""
+        """A part: its target, its blocks and the bytes beside them. Raises NotFound when it is missing or not whole."""
         path = self._folder(transaction) / (encode_name(part).replace("/", "+") + _SUFFIX)
         try:
             data = path.read_bytes()
@@ -201,7 +201,7 @@ class StagingArea:
         )
 
     def remove(self, transaction: str, attempt: str = "") -> None:
-        """Forget a transaction, and take nothing of this attempt any more; one that is not there is fine."""
+        """Remove a transaction, if it exists, and refuse later parts of this attempt."""
         if attempt:
             mark = self._mark(transaction, attempt)
             mark.parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +209,7 @@ class StagingArea:
         shutil.rmtree(self._folder(transaction), ignore_errors=True)
 
     def sweep(self, before_s: float) -> int:
-        """Forget transactions of which nothing was heard since; returns how many."""
+        """Remove transactions without a write since then; returns their number."""
         gone = 0
         for folder in self._folders():
             try:
@@ -226,11 +226,11 @@ class StagingArea:
 
     @property
     def is_used(self) -> bool:
-        """Whether there is anything that a sweep could find."""
+        """Whether a sweep could find anything."""
         return self._root.is_dir()
 
     def used_bytes(self) -> int:
-        """What all parts take together."""
+        """The size of all parts."""
         total = 0
         for folder in self._folders():
             for path in folder.glob("*"):
@@ -244,7 +244,7 @@ class StagingArea:
         return [folder for folder in self._root.iterdir() if folder.name != _ENDED] if self._root.is_dir() else []
 
     def _mark(self, transaction: str, attempt: str) -> Path:
-        """What is there once an attempt is over."""
+        """The file that marks an attempt as over."""
         name = hashlib.sha256(f"{transaction}\0{attempt}".encode()).hexdigest()
         return self._root / _ENDED / name
 

@@ -1,6 +1,6 @@
-"""Bounds on an engine's files and memory: flushes, checkpoints, removals, and what to do on a full disk.
+"""Bounds on an engine's files and memory: flushes, checkpoints, removals, and the handling of a full disk.
 
-Runs in the thread that owns the engine, between two commits; the flusher writes what was taken down.
+Upkeep decides in the owner's thread, between commits; the flusher writes.
 """
 
 import errno
@@ -31,88 +31,6 @@ from headrace.storage.local.segment import Segment, segment_path
 from headrace.storage.local.tables import table_path
 
 
-def take_down(root: Path, catalog: Catalog, position: Position, own_files: int) -> CheckpointWrite:
-    """All that is there as of `position`, but for the tails; more changed groups than `own_files` share a table."""
-    checkpoint = Checkpoint(position, catalog.next_id)
-    write = CheckpointWrite(checkpoint)
-    for log in catalog.logs_by_id.values():
-        checkpoint.logs.append(_entry_of(log))
-    _take_groups(write, catalog, own_files)
-    for group in catalog.groups_by_id.values():
-        if group.has_files and not group.is_shared:
-            checkpoint.files.setdefault(group.id, (group.files_seq, group.has_pending_file))
-    for name, table in catalog.tables.items():
-        if table.changed:
-            old = table.generation
-            change = table.write(root, position.seq)
-            write.tables.append(change)
-            if old and change.generation != old:
-                write.obsolete.append(table_path(root, name, old))
-            checkpoint.tables[name] = (change.generation, change.length)
-        elif table.length or table.values:
-            checkpoint.tables[name] = (table.generation, table.length)
-    return write
-
-
-def take_small_tails(write: CheckpointWrite, root: Path, catalog: Catalog, own_files: int, max_bytes: int) -> None:
-    """Have the smallest tails, `max_bytes` of them, written to one file, if there are more than `own_files`."""
-    tails = catalog.tails()
-    for log in tails:
-        log.forget_settled()
-    generation = catalog.tails_generation
-    if generation:
-        write.obsolete.append(tails_path(root, generation))
-    small = sorted([log for log in tails if log.has_small_tail], key=_tail_bytes_of)
-    if len(small) <= own_files:
-        return
-    write.checkpoint.tails = (generation + 1, 0)
-    for log in small:
-        max_bytes -= log.tail_bytes
-        if max_bytes < 0:
-            break
-        write.carried.add(log)
-        tail = log.copy_tail()
-        if tail.messages:
-            write.tails.append(tail)
-
-
-def end_checkpoint(write: CheckpointWrite, catalog: Catalog) -> None:
-    """A checkpoint is written: note where things are now."""
-    catalog.tails_generation = write.checkpoint.tails[0]
-    for table in write.tables:
-        catalog.tables[table.name].generation = table.generation
-        catalog.tables[table.name].length = table.length
-    for group in write.groups:
-        group.has_files = not group.is_shared
-        group.files_seq = write.checkpoint.position.seq
-
-
-def undo_checkpoint(write: CheckpointWrite, catalog: Catalog) -> None:
-    """A checkpoint was not written: everything it held is still to be."""
-    for group in write.groups:
-        if catalog.groups_by_id.get(group.id) is group:
-            catalog.note_dirty(group)
-    for table in write.tables:
-        catalog.tables[table.name].changed.update(table.changed)
-
-
-def _take_groups(write: CheckpointWrite, catalog: Catalog, own_files: int) -> None:
-    """The states of all groups that changed: those that have been in the table stay there."""
-    dirty = catalog.take_dirty()
-    seq = write.checkpoint.position.seq
-    is_many = len(dirty) > own_files
-    for group in dirty:
-        write.groups.append(group)
-        if is_many or group.is_shared:
-            group.is_shared = True
-            catalog.table(GROUPS).put(group_key(group.id), encode_state(group.state))
-            if group.has_files:
-                write.obsolete_directories.append(group.directory)
-        else:
-            write.files += _files_of(group, seq)
-            write.checkpoint.files[group.id] = (seq, group.has_pending_file)
-
-
 def _entry_of(log: LocalLog) -> LogEntry:
     entry = LogEntry(log.id, log.name, log.first_offset, log.next_offset)
     if log.unloaded is not None:
@@ -121,7 +39,7 @@ def _entry_of(log: LocalLog) -> LogEntry:
     elif log.active is not None:
         entry.segment = log.active.base
         entry.segment_length = log.active.length
-    elif log.loaded is not None:  # it is not known yet whether the segment is gone for good or lost
+    elif log.loaded is not None:  # the segment may be removed or lost: nobody checked yet
         entry.segment = log.loaded.segment
         entry.segment_length = log.loaded.segment_length
     entry.stored_bytes = log.stored_bytes
@@ -131,7 +49,7 @@ def _entry_of(log: LocalLog) -> LogEntry:
 
 
 def _files_of(group: LocalGroup, seq: int) -> list[tuple[Path, bytes]]:
-    """The group's files as they have to be; the pending list comes first, each says what it holds by itself."""
+    """The paths and contents of a group's files; each has the commit that it holds."""
     directory = group.directory
     files: list[tuple[Path, bytes]] = []
     if group.state.pending or group.has_pending_file:
@@ -152,7 +70,7 @@ _DEFAULTS: Final = StorageSettings()
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """How large things get. The defaults suit a server; tests make everything small."""
+    """Sizes of files and memory. The defaults suit a server; tests make everything small."""
 
     journal_file_bytes: int = 16 << 20
     checkpoint_bytes: int = _DEFAULTS.checkpoint_bytes
@@ -160,13 +78,14 @@ class LocalSettings:
     segment_bytes: int = _DEFAULTS.segment_bytes
     cache_bytes: int = _DEFAULTS.cache_bytes
     own_files: int = 64
-    """Up to so many small tails, and so many changed groups, get files of their own at a checkpoint. More share one: a
-    file takes 100 us and more to make, write, put in place and remove again."""
+    """Up to this many small tails, and changed groups, get files of their own at a checkpoint; more share a file.
+
+    A file takes 100 us and more to make, write, put in place and remove again."""
 
 
 @final
 class Upkeep:
-    """What is due, what is under way, and whether the disk has room."""
+    """Starts flushes and checkpoints when they are due, and knows whether the disk has room."""
 
     def __init__(self, root: Path, catalog: Catalog, flusher: Flusher, settings: LocalSettings, clock: Clock) -> None:
         self._root = root
@@ -181,12 +100,12 @@ class Upkeep:
         self.flushing = False
         self.checkpoint_wanted = False
         self.full: OSError | None = None
-        """Why there is no room, while there is none."""
+        """The error that says there is no room; None while there is."""
         self._is_told = False
-        """Whether the log says so."""
+        """Whether a warning about it was logged."""
 
     def start(self, journal: Journal, checkpoint_position: Position) -> None:
-        """The directory is open: from now on its journal is kept short."""
+        """Keep the journal of the opened directory short from now on."""
         self._journal = journal
         self._checkpoint_position = checkpoint_position
         journal.recycle(checkpoint_position.index)
@@ -198,7 +117,7 @@ class Upkeep:
             self.full = error
 
     def is_behind(self, position: Position) -> bool:
-        """Whether so much waits for the flusher that nothing should be added."""
+        """Whether commits should wait for the flusher."""
         settings = self._settings
         return (
             self._catalog.tail_bytes > 2 * settings.tail_bytes
@@ -206,11 +125,11 @@ class Upkeep:
         )
 
     def run(self, position: Position, is_synced: bool) -> bool:
-        """Start what is due; returns whether that must wait until everything applied is synced.
+        """Start due work; returns whether that must wait until all applied commits are synced.
 
-        Files must not hold, or lack, what the journal could still lose.
+        Files must neither hold nor lack changes that the journal could still lose.
         """
-        if is_synced:
+        if is_synced and self._catalog.chores:
             self.do_chores()
         if self.flushing or (self.full is not None and self._clock.monotonic_us() < self._retry_at_us):
             return False
@@ -225,22 +144,22 @@ class Upkeep:
         return False
 
     def retry_now(self) -> None:
-        """Do not wait to see whether the disk has room again."""
+        """Try a postponed flush at the next `run`."""
         self._retry_at_us = 0
 
     def do_chores(self) -> None:
-        """Remove what nothing needs any more; the commits that say so are synced."""
+        """Remove files that nobody needs; the commits that freed them are synced."""
         chores, self._catalog.chores = self._catalog.chores, []
         for job in chores:
             self._flusher.do(job)
 
     def flush(self, position: Position, checkpoint: bool) -> None:
-        """Have the largest tails written to their segments, or with a checkpoint all of them and everything else too.
+        """Write the largest tails to their segments; with a checkpoint, all tails, groups and tables as of `position`.
 
-        Half of what is in memory is enough: what stays grows, and is written in larger blocks later. A checkpoint says
-        what is there as of `position`; small tails share a file then, and stay in memory.
+        Without a checkpoint half of the bytes in memory is enough: the other tails grow into larger blocks. At a
+        checkpoint small tails share a file and stay in memory.
         """
-        self.do_chores()  # a dropped log's files go before those of a new log with its name come
+        self.do_chores()  # remove a dropped log's files before a new log of its name writes its own
         self.flushing = True
         write = self._begin_checkpoint(position) if checkpoint else None
         entries = {entry.id: entry for entry in write.checkpoint.logs} if write is not None else {}
@@ -252,7 +171,7 @@ class Upkeep:
             for log in logs:
                 log.load()
         except Unavailable as error:
-            self._put_off(OSError(errno.EMFILE, str(error)), write)
+            self._postpone(OSError(errno.EMFILE, str(error)), write)
             return
         for log in logs:
             pieces = log.begin_flush()
@@ -260,14 +179,14 @@ class Upkeep:
         self._flusher.do(Flush(parts, write))
 
     def _is_tail_full(self) -> bool:
-        """Whether much is in memory besides messages that everybody is done with; these are forgotten."""
+        """Whether tails take too much memory, after forgetting the settled messages in them."""
         limit = self._settings.tail_bytes
         catalog = self._catalog
         if catalog.tail_bytes < limit:
             return False
         for log in catalog.tails():
             log.forget_settled()
-        return catalog.tail_bytes > limit * 3 // 4  # so that not every commit looks for them
+        return catalog.tail_bytes > limit * 3 // 4  # a margin, so that not every commit looks for them
 
     def _largest_tails(self) -> list[LocalLog]:
         """The fewest logs that hold half of the bytes in memory."""
@@ -281,7 +200,7 @@ class Upkeep:
         return found
 
     def take(self, job: Job) -> OSError | None:
-        """Note what came of a job; returns the error, if it is one that cannot be lived with."""
+        """Take back a finished job; returns its error if the engine cannot go on with it."""
         if isinstance(job, Flush):
             return self._take_flush(job)
         if isinstance(job, PrepareJournalFile):
@@ -305,11 +224,11 @@ class Upkeep:
             return None
         if not is_full(error):
             return error
-        self._put_off(error, write)
+        self._postpone(error, write)
         return None
 
-    def _put_off(self, why: OSError, write: CheckpointWrite | None) -> None:
-        """There is no room for a flush: try it again in a while."""
+    def _postpone(self, why: OSError, write: CheckpointWrite | None) -> None:
+        """Retry a flush later: there is no room for it."""
         self.flushing = False
         if self.full is None:
             what = "descriptors ran out" if is_out_of_files(why) else f"the disk of {self._root} is full"
@@ -319,10 +238,10 @@ class Upkeep:
         self._retry_at_us = self._clock.monotonic_us() + _RETRY_US
         if write is not None:
             self.checkpoint_wanted = True
-            undo_checkpoint(write, self._catalog)
+            self._undo_checkpoint(write)
 
     def _take_log_flush(self, part: LogFlush) -> None:
-        """Note the blocks that were written; what was not stays in the tail."""
+        """Note the written blocks; other messages stay in the tail."""
         log = part.log
         if log.dropped:
             return
@@ -343,22 +262,96 @@ class Upkeep:
         log.truncate(log.first_offset)
         self._catalog.trim(log)
 
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
     def _begin_checkpoint(self, position: Position) -> CheckpointWrite:
-        """Take down what is there now, as of the last commit applied."""
+        """Collect everything that a checkpoint writes as of `position`, the last applied commit."""
         self.checkpoint_wanted = False
-        settings = self._settings
-        write = take_down(self._root, self._catalog, position, settings.own_files)
-        take_small_tails(write, self._root, self._catalog, settings.own_files, settings.tail_bytes // 2)
+        catalog = self._catalog
+        checkpoint = Checkpoint(position, catalog.next_id)
+        write = CheckpointWrite(checkpoint)
+        for log in catalog.logs_by_id.values():
+            checkpoint.logs.append(_entry_of(log))
+        self._take_groups(write)
+        for group in catalog.groups_by_id.values():
+            if group.has_files and not group.is_shared:
+                checkpoint.files.setdefault(group.id, (group.files_seq, group.has_pending_file))
+        for name, table in catalog.tables.items():
+            if table.changed:
+                old = table.generation
+                change = table.write(self._root, position.seq)
+                write.tables.append(change)
+                if old and change.generation != old:
+                    write.obsolete.append(table_path(self._root, name, old))
+                checkpoint.tables[name] = (change.generation, change.length)
+            elif table.length or table.values:
+                checkpoint.tables[name] = (table.generation, table.length)
+        self._take_small_tails(write)
         return write
 
+    def _take_groups(self, write: CheckpointWrite) -> None:
+        """Take the states of all changed groups; those in the table of groups stay there."""
+        catalog = self._catalog
+        dirty = catalog.take_dirty()
+        seq = write.checkpoint.position.seq
+        is_many = len(dirty) > self._settings.own_files
+        for group in dirty:
+            write.groups.append(group)
+            if is_many or group.is_shared:
+                group.is_shared = True
+                catalog.table(GROUPS).put(group_key(group.id), encode_state(group.state))
+                if group.has_files:
+                    write.obsolete_directories.append(group.directory)
+            else:
+                write.files += _files_of(group, seq)
+                write.checkpoint.files[group.id] = (seq, group.has_pending_file)
+
+    def _take_small_tails(self, write: CheckpointWrite) -> None:
+        """If there are more than `own_files` small tails, take the smallest, up to half of the tail's bytes."""
+        tails = self._catalog.tails()
+        for log in tails:
+            log.forget_settled()
+        generation = self._catalog.tails_generation
+        if generation:
+            write.obsolete.append(tails_path(self._root, generation))
+        small = sorted([log for log in tails if log.has_small_tail], key=_tail_bytes_of)
+        if len(small) <= self._settings.own_files:
+            return
+        left_bytes = self._settings.tail_bytes // 2
+        write.checkpoint.tails = (generation + 1, 0)
+        for log in small:
+            left_bytes -= log.tail_bytes
+            if left_bytes < 0:
+                break
+            write.carried.add(log)
+            tail = log.copy_tail()
+            if tail.messages:
+                write.tails.append(tail)
+
     def _end_checkpoint(self, write: CheckpointWrite) -> None:
-        """A checkpoint is written: the journal before it is free."""
+        """Note a written checkpoint, and free the journal before it."""
+        catalog = self._catalog
         self._checkpoint_position = write.checkpoint.position
-        end_checkpoint(write, self._catalog)
+        catalog.tails_generation = write.checkpoint.tails[0]
+        for table in write.tables:
+            catalog.tables[table.name].generation = table.generation
+            catalog.tables[table.name].length = table.length
+        for group in write.groups:
+            group.has_files = not group.is_shared
+            group.files_seq = write.checkpoint.position.seq
         if self._journal is not None:
             self._journal.recycle(self._checkpoint_position.index)
 
+    def _undo_checkpoint(self, write: CheckpointWrite) -> None:
+        """Put the changes of a failed checkpoint back: the next one writes them."""
+        catalog = self._catalog
+        for group in write.groups:
+            if catalog.groups_by_id.get(group.id) is group:
+                catalog.note_dirty(group)
+        for table in write.tables:
+            catalog.tables[table.name].changed.update(table.changed)
+
     def _journal_bytes(self, position: Position) -> int:
-        """How much of the journal would have to be replayed."""
+        """The bytes of the journal that a start would replay."""
         files = position.index - self._checkpoint_position.index
         return files * self._settings.journal_file_bytes + position.at - self._checkpoint_position.at

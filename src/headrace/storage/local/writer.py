@@ -1,6 +1,6 @@
-"""The thread that writes the journal: takes encoded batches, writes and syncs each, reports. Knows no logs.
+"""The thread that writes batches into the journal, syncs them and reports. Knows no logs and no groups.
 
-Small records may be written by the owner instead, into the operating system's memory; the thread then syncs them.
+The owner may write small records itself, into the operating system's memory; the thread then syncs them.
 """
 
 from collections.abc import Callable
@@ -9,27 +9,13 @@ from threading import Lock, Thread
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.storage.local.block import Block
-from headrace.storage.local.journal import Journal, Position
+from headrace.storage.local.batch import Batch
+from headrace.storage.local.disk import is_full
+from headrace.storage.local.journal import Journal
 
 _SYNC_WITHIN_US: Final = 1_000_000
-
-
-@final
-class Write:
-    """One record for the journal; afterwards `position` says where it ended, or `error` why it was not written."""
-
-    __slots__ = ("blocks", "durable", "error", "operations", "position", "runs", "seq", "skipped")
-
-    def __init__(self, seq: int, operations: bytes, runs: bytes, blocks: list[Block], durable: bool) -> None:
-        self.seq = seq
-        self.operations = operations
-        self.runs = runs
-        self.blocks = blocks
-        self.durable = durable
-        self.position: Position | None = None
-        self.error: OSError | None = None
-        self.skipped = False
+_TOGETHER: Final = 64
+"""One sync serves up to this many records. Each virtual host sends one batch at a time, so few queues are longer."""
 
 
 @final
@@ -44,7 +30,7 @@ class SyncFailure:
 
 @final
 class Synced:
-    """Everything up to this record would survive a power loss now."""
+    """All records up to this one are durable."""
 
     __slots__ = ("seq",)
 
@@ -54,7 +40,7 @@ class Synced:
 
 @final
 class Sync:
-    """What the owner wrote is to be synced: now, because somebody waits for it, or within a second."""
+    """A request to sync the owner's records: at once if somebody waits for them, else within a second."""
 
     __slots__ = ("is_awaited",)
 
@@ -62,33 +48,35 @@ class Sync:
         self.is_awaited = is_awaited
 
 
-Report = Write | Synced | SyncFailure
+Report = Batch | Synced | SyncFailure
 
 
 @final
 class Writer:
-    """Writes records in the order they come. After one fails, those behind it are skipped until `resume`."""
+    """Writes records in order. After a failure it reports the batches behind unwritten, until `resume`."""
 
     def __init__(self, journal: Journal, clock: Clock, report: Callable[[Report], None]) -> None:
         self._journal = journal
         self._clock = clock
         self._report = report
-        self._jobs: SimpleQueue[Write | Sync | bool] = SimpleQueue()
+        self._jobs: SimpleQueue[Batch | Sync | bool] = SimpleQueue()
+        self._unsynced: list[Batch] = []
+        """Written batches, not reported yet, that the next sync serves. More jobs are queued while there are any."""
         self._broken = False
-        """Whether a sync failed: nothing is written any more."""
+        """True once the disk failed: nothing is written or synced any more."""
         self._is_resuming = False
         self._busy = Lock()
-        """Held by whoever uses the journal: this thread, or the owner in `write_here`."""
+        """Held by the user of the journal: this thread, or the owner in `write_here`."""
         self._worker = Thread(target=self._work, name="headrace-journal", daemon=True)
 
     def start(self) -> None:
         self._worker.start()
 
-    def write(self, write: Write) -> None:
-        self._jobs.put(write)
+    def write(self, batch: Batch) -> None:
+        self._jobs.put(batch)
 
-    def write_here(self) -> Write | None:
-        """Write the only record handed over in the thread that calls, if ours has not begun with it.
+    def write_here(self) -> Batch | None:
+        """Write the only unreported batch in the calling thread, if ours has not begun with it.
 
         For an owner that waits anyway: without the two changes of threads a commit of one message took 156 to 169 us
         instead of 177 to 223. Records that need no sync are left to the thread, which syncs them later.
@@ -99,29 +87,29 @@ class Writer:
             job = self._jobs.get_nowait()
         except Empty:
             return None
-        if not isinstance(job, Write) or not job.durable:
+        if not isinstance(job, Batch) or not job.durable:
             self._jobs.put(job)
             return None
-        self._put(job)
+        self._put(job, True)
         return job
 
-    def write_unsynced(self, write: Write) -> None:
-        """Write a record in the thread that calls, into the operating system's memory; have it synced by `sync`.
+    def write_unsynced(self, batch: Batch) -> None:
+        """Write a record in the calling thread, into the operating system's memory; `sync` must follow.
 
-        Only when all that was handed over is written, and the journal has room: then this waits for no disk.
+        Only when all batches before it are written and the journal has room: then this waits for no disk.
         """
         try:
-            write.position = self._journal.write(write.seq, write.operations, write.runs, write.blocks, False)
+            batch.position = self._journal.write(batch.seq, batch.operations, batch.runs, batch.blocks, False)
         except OSError as error:
-            write.error = error
+            batch.error = error
 
     def sync(self, is_awaited: bool) -> None:
-        """Have what was written without a sync synced: at once, or within a second."""
+        """Sync the records that were written without: at once, or within a second."""
         if is_awaited or self._journal.unsynced:
             self._jobs.put(Sync(is_awaited))
 
     def resume(self) -> None:
-        """What was queued behind a failed record has been taken back; write again."""
+        """Write again: the owner has refused all batches behind the failed one."""
         self._is_resuming = True
         self._jobs.put(True)
 
@@ -139,46 +127,72 @@ class Writer:
             except Empty:
                 self._sync()
                 continue
-            if isinstance(job, bool):
-                if not job:
-                    self._sync()
-                    return
-                failed = False
-                self._is_resuming = False
-            elif isinstance(job, Sync):
+            if isinstance(job, Batch):
+                was_unsynced = self._journal.unsynced
+                if failed or self._broken:
+                    self._report(job)
+                else:
+                    failed = not self._write(job)
+                if self._journal.unsynced and not was_unsynced:
+                    sync_at_us = self._clock.monotonic_us() + _SYNC_WITHIN_US
+                del job  # its messages go once their owner is told, not with the next job
+                continue
+            if self._unsynced:
+                self._report_unsynced()
+            if isinstance(job, Sync):
                 if job.is_awaited:
                     self._sync()
                 else:
                     sync_at_us = self._clock.monotonic_us() + _SYNC_WITHIN_US
-            elif failed or self._broken:
-                job.skipped = True
-                self._report(job)
+            elif job:
+                failed = False
+                self._is_resuming = False
             else:
-                was_unsynced = self._journal.unsynced
-                failed = not self._write(job)
-                if self._journal.unsynced and not was_unsynced:
-                    sync_at_us = self._clock.monotonic_us() + _SYNC_WITHIN_US
+                self._sync()
+                return
 
-    def _next(self, sync_at_us: int) -> Write | Sync | bool:
+    def _next(self, sync_at_us: int) -> Batch | Sync | bool:
         """The next job. Raises Empty when it is time to sync instead."""
-        if self._broken or not self._journal.unsynced:
+        if self._broken or self._unsynced or not self._journal.unsynced:
             return self._jobs.get()
         left_us = sync_at_us - self._clock.monotonic_us()
         if left_us <= 0:
             raise Empty
         return self._jobs.get(timeout=left_us / 1_000_000)
 
-    def _write(self, job: Write) -> bool:
-        self._put(job)
-        self._report(job)
-        return job.error is None
+    def _write(self, batch: Batch) -> bool:
+        """Write a batch and report it, after one sync for it and the batches queued behind it."""
+        is_last = self._jobs.empty() or len(self._unsynced) >= _TOGETHER
+        if is_last and not self._unsynced:
+            self._put(batch, batch.durable)
+            self._report(batch)
+            return batch.error is None
+        self._put(batch, False)
+        if batch.error is None:
+            self._unsynced.append(batch)
+        if is_last or batch.error is not None:
+            self._report_unsynced()
+        if batch.error is not None:
+            self._report(batch)
+        return batch.error is None
 
-    def _put(self, job: Write) -> None:
+    def _report_unsynced(self) -> None:
+        """Sync the written batches if one of them is durable, and report them; a failed sync reports itself."""
+        written, self._unsynced = self._unsynced, []
+        if any([batch.durable for batch in written]):
+            self._sync()
+        if not self._broken:
+            for batch in written:
+                self._report(batch)
+
+    def _put(self, batch: Batch, synced: bool) -> None:
         try:
             with self._busy:
-                job.position = self._journal.write(job.seq, job.operations, job.runs, job.blocks, job.durable)
+                batch.position = self._journal.write(batch.seq, batch.operations, batch.runs, batch.blocks, synced)
         except OSError as error:
-            job.error = error
+            batch.error = error
+            if not is_full(error):
+                self._broken = True  # a later sync could succeed although data is lost
 
     def _sync(self) -> None:
         if self._broken or not self._journal.unsynced:

@@ -22,9 +22,9 @@ from headrace.storage.objects.records import MetadataEncoder, Sequence, encode_e
 _ENTRY_ROWS: Final = 1000
 _ENTRY_BYTES: Final = 1 << 20
 _COPIED_BYTES: Final = 1024
-"""A smaller payload that one log takes over from another is stored once more: two references would cost more."""
+"""A smaller payload is stored again in each log that copies it: two references would cost more."""
 _INDEX_ROWS: Final = 1024
-"""Times are indexed once for about so many messages."""
+"""The time index has one entry for about so many messages."""
 
 
 Find = Callable[[str], ObjectLog]
@@ -38,7 +38,7 @@ byte once, so that messages which have nothing else in common would share it.
 
 @final
 class Prepared:
-    """The messages of one append with their metadata; `shared` has marks for payloads that other logs get as well."""
+    """The messages of one append with their metadata; `shared` marks payloads that other logs get as well."""
 
     __slots__ = ("append", "lender", "lent", "messages", "metadata", "shared")
 
@@ -50,9 +50,9 @@ class Prepared:
         self.metadata = metadata
         self.shared = shared
         self.lender: ObjectLog | None = None
-        """The log that has some of them already."""
+        """The log that holds some of them already."""
         self.lent: list[int] = []
-        """The ids that these have there, -1 for the others; nothing where there are none."""
+        """The ids of these messages there, -1 for the others; empty if there are none."""
 
 
 @final
@@ -64,10 +64,10 @@ class Appender:
         self._sequence = sequence
         self._encoder = MetadataEncoder()
         self.no_metadata = self._encoder.encode(Message(Source(""), b"", 0))
-        """For an offset at which there is no message."""
+        """The metadata of an offset without a message."""
 
     def prepare(self, commit: Commit, find: Find) -> list[Prepared]:
-        """Everything that a commit appends. Raises Refused when a message cannot be stored."""
+        """Encode the appends of a commit. Raises Refused when a message cannot be stored."""
         found: list[Prepared] = []
         encode = self._encoder.encode
         takers = _takers(commit)
@@ -90,7 +90,7 @@ class Appender:
         return found
 
     def create(self, batch: Batch, log: ObjectLog) -> None:
-        """Have the log be one that is stored."""
+        """Store the log, if it is not stored yet."""
         if log.id < 0:
             log.identify(self._sequence.allocate(1))
             batch.new[listing_key(log_name(self._surroundings.instance, log.id))] = b""
@@ -132,7 +132,7 @@ class Appender:
         return ids
 
     def _borrow(self, batch: Batch, log: ObjectLog, prepared: Prepared, row: int) -> int:
-        """Have a message refer to the payload that another log has, and that log say that it does so too."""
+        """Let a message refer to a payload of another log, and add that log's own reference."""
         lender, payload = prepared.lender, prepared.lent[row]
         assert lender is not None
         batch.new[copy_key(payload, log.id, prepared.append.base + row)] = b""
@@ -143,7 +143,7 @@ class Appender:
         return payload
 
     def _index_time(self, batch: Batch, log: ObjectLog) -> None:
-        """Everything below the next offset has at most the latest time: note that now and then."""
+        """Note the latest time of all messages so far, once for many messages."""
         staged = log.staged
         if staged.next_offset - staged.indexed >= _INDEX_ROWS:
             batch.new[time_key(log.id, staged.latest_us)] = staged.next_offset.to_bytes(8, "little")
@@ -151,7 +151,7 @@ class Appender:
 
 
 def _store_entries(batch: Batch, log: ObjectLog, base: int, ids: list[int], metadata: list[bytes]) -> None:
-    """Add to the metadata log, in entries that are good to read."""
+    """Add to the metadata log, in entries of a size that reads well."""
     start = size = 0
     for row, about in enumerate(metadata):
         size += len(about)
@@ -162,7 +162,7 @@ def _store_entries(batch: Batch, log: ObjectLog, base: int, ids: list[int], meta
 
 
 def _takers(commit: Commit) -> dict[tuple[str, int], int]:
-    """How many logs take over each message that others have already."""
+    """The number of logs that copy each message of another log."""
     found: dict[tuple[str, int], int] = {}
     for origin in [append.origin for append in commit.appends if append.origin is not None]:
         for offset in origin.offsets:
@@ -171,7 +171,7 @@ def _takers(commit: Commit) -> dict[tuple[str, int], int]:
 
 
 def _lent(lender: ObjectLog, offset: int, message: Message, takers: int) -> int:
-    """The id by which another log has this payload; -1 where it has it no more, or it had better be stored again."""
+    """The id of this payload in another log; -1 if it is gone there, or cheaper to store again."""
     if takers == 1 and len(message.payload) < _COPIED_BYTES:
         return -1
     try:
@@ -184,7 +184,7 @@ def _lent(lender: ObjectLog, offset: int, message: Message, takers: int) -> int:
 
 
 def _messages(commit: Commit) -> list[list[Message]]:
-    """The messages of each append. Those that came encoded and are equal get to have one payload."""
+    """The messages of each append. Equal payloads of encoded messages become one object."""
     found: list[list[Message]] = []
     known: dict[bytes, bytes] = {}
     for append in commit.appends:
@@ -201,7 +201,7 @@ def _messages(commit: Commit) -> list[list[Message]]:
 
 
 def _sharing(commit: Commit, rows: list[list[Message]]) -> list[list[Mark | None]]:
-    """For each append, the marks of payloads that go to other logs as well; None for the others.
+    """The marks of payloads that go to other logs as well, for each append; None for the others.
 
     A payload that a log gets twice has two marks: an id stands for one message of a log.
     """

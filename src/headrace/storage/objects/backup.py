@@ -1,8 +1,8 @@
 """A consistent copy of a store, taken while a broker writes to it or not. Changes nothing there but checkpoints.
 
-A copy is what one scan of the whole database shows: everything that was durable when it began, and nothing younger.
-Checkpoints before and behind that moment keep its tables from being removed meanwhile. The record that makes a database
-a store of ours is written last, so a copy that was not finished is not taken for one.
+A copy is one scan of the whole database: everything that was durable when it began, and nothing younger. Checkpoints
+before and after that moment keep its tables from being removed meanwhile. The instance record, which makes a database
+a store of ours, is written last, so nobody takes an unfinished copy for a store.
 """
 
 import os
@@ -23,17 +23,17 @@ from headrace.storage.objects.view import Admin, View, check_store
 _TIMEOUT_MS: Final = 60_000
 _CHECKPOINT: Final = "headrace-backup"
 _LIFETIME_MS: Final = 24 * 3_600_000
-"""For how long a copy that dies keeps tables from being removed; one that ends lets go of them at once."""
+"""The time for which a crashed copy keeps tables from being removed; a finished one frees them at once."""
 _AT_ONCE_BYTES: Final = 4 << 20
 _ROWS: Final = 500
 
 Progress = Callable[[int], None]
-"""Called with how many bytes were copied so far."""
+"""Called with the number of bytes copied so far."""
 
 
 @final
 class Copied:
-    """What a copy holds."""
+    """The size of a copy."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -41,7 +41,7 @@ class Copied:
         self.size_bytes = 0
 
     def count(self, key: bytes, value: bytes) -> None:
-        """Note one record."""
+        """Count one record."""
         self.size_bytes += len(key) + len(value)
         if key.startswith(keys.LOG):
             state = decode_log(value, keys.describe(key))
@@ -56,10 +56,10 @@ def back_up_store(
     progress: Progress = lambda _: None,
     group: str = MAIN,
 ) -> Copied:
-    """Copy one group of the store at one URL to another where it is not yet; it is there and whole when this returns.
+    """Copy one group of a store to another URL under the same name; the copy is whole on return.
 
-    It has the same name there. Raises Refused when a URL is wrong, Unavailable when it is not at the source or
-    something is at the target, or either cannot be used, and Corrupt when the source is damaged.
+    Raises Refused when a URL is wrong, Unavailable when the source lacks the group, the target has it, or one of them
+    cannot be used, and Corrupt when the source is damaged.
     """
     clock = clock or SystemClock()
     origin = Location(source, create=False)
@@ -78,7 +78,7 @@ def back_up_store(
 
 @contextmanager
 def _kept(location: Location, group: str, clock: Clock) -> Iterator[View]:
-    """A view whose tables stay for as long as the block lasts."""
+    """A view whose tables are kept for the duration of the block."""
     check_store(location, group, _TIMEOUT_MS, clock)
     admin = Admin(location, group, _TIMEOUT_MS, clock)
     checkpoints: list[str] = []
@@ -86,7 +86,7 @@ def _kept(location: Location, group: str, clock: Clock) -> Iterator[View]:
         checkpoints.append(admin.create_checkpoint(_CHECKPOINT, _LIFETIME_MS))
         view = View(location, group, _TIMEOUT_MS, clock)
         try:
-            # Tables that are newer than the first checkpoint are too young to be removed before the second has them.
+            # Tables newer than the first checkpoint are too young to be removed before the second one holds them.
             checkpoints.append(admin.create_checkpoint(_CHECKPOINT, _LIFETIME_MS))
             yield view
         finally:
@@ -125,7 +125,7 @@ def _copy(view: View, place: Location, group: str, clock: Clock, progress: Progr
 
 
 def _sync(directory: Path) -> None:
-    """Have everything below a directory on the disk, and the directory itself."""
+    """Make a directory and everything below it durable."""
     for path in (*sorted(directory.rglob("*")), directory, directory.parent):
         fd = os.open(path, os.O_RDONLY)
         try:

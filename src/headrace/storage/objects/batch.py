@@ -1,10 +1,12 @@
-"""Commits on their way into the store: the records they come to, and what becomes visible once those are durable."""
+"""Commits on their way into the store: their records, and the effects that readers see once these are durable."""
 
 from collections.abc import Iterator
 from typing import Final, final
 
+from headrace.errors import HeadraceError
 from headrace.storage.api import Done
 from headrace.storage.group_state import Transition
+from headrace.storage.objects.database import Change
 from headrace.storage.objects.group import Changes, ObjectGroup
 from headrace.storage.objects.keys import LENT, LOG, SEQUENCE, table_key, u64
 from headrace.storage.objects.log import ObjectLog
@@ -18,7 +20,7 @@ DROP: Final = 3
 
 @final
 class Effect:
-    """One thing that readers see once the batch is durable; the order matters."""
+    """One change that readers see once the batch is durable; the order matters."""
 
     __slots__ = ("group", "kind", "log", "replacement", "step")
 
@@ -30,33 +32,53 @@ class Effect:
         self.group = group
         self.step = step
         self.replacement: ObjectLog | None = None
-        """What stands in for a log that is dropped."""
+        """The empty log that replaces a dropped one."""
 
 
 @final
 class Batch:
     """Commits that are written as one."""
 
-    __slots__ = ("commits", "effects", "groups", "lasting", "lenders", "logs", "new", "puts")
+    __slots__ = (
+        "commits",
+        "effects",
+        "error",
+        "groups",
+        "is_undone",
+        "is_urgent",
+        "lasting",
+        "lenders",
+        "logs",
+        "new",
+        "puts",
+        "records",
+    )
 
     def __init__(self) -> None:
         self.commits: list[tuple[Done, int]] = []
         self.new: Changes = {}
-        """Records that were not there before."""
+        """Records that did not exist before."""
         self.lasting: Changes = {}
-        """Records that may have been there before. They do no harm, and so they stay when the batch is undone."""
+        """Records that may have existed before. They do no harm, so they stay when the batch is undone."""
         self.lenders: dict[ObjectLog, None] = {}
         """Logs whose payloads others refer to from now on."""
         self.groups: dict[ObjectGroup, Changes] = {}
         """The records of each group that changed."""
         self.logs: dict[ObjectLog, LogState] = {}
-        """The logs that changed, and what is stored of them with this batch."""
+        """The state of each log that changed."""
         self.puts: dict[tuple[str, bytes], bytes | None] = {}
         self.effects: list[Effect] = []
+        self.records: list[Change] = []
+        """The records to be written: those of the batch, or those that take it back."""
+        self.is_urgent = False
+        """True if it is reported once the database has it in memory: nobody waits for the store."""
+        self.is_undone = False
+        """True from the moment it is taken back."""
+        self.error: HeadraceError | None = None
 
-    def changes(self) -> list[tuple[bytes, bytes | None]]:
-        """All records, as they are to be written."""
-        found: list[tuple[bytes, bytes | None]] = [*self.new.items(), *self.lasting.items()]
+    def changes(self) -> list[Change]:
+        """All records of the batch."""
+        found: list[Change] = [*self.new.items(), *self.lasting.items()]
         found += [(LENT + u64(log.id), b"") for log in self.lenders]
         for changes in self.groups.values():
             found += changes.items()
@@ -68,9 +90,9 @@ class Batch:
             found.append((table_key(table, key), value))
         return found
 
-    def undoing(self, tables: dict[str, dict[bytes, bytes]]) -> list[tuple[bytes, bytes | None]]:
-        """What brings the store back to where it is without this batch, which was not applied."""
-        found: list[tuple[bytes, bytes | None]] = [(key, None) for key in self.new if key != SEQUENCE]
+    def undoing(self, tables: dict[str, dict[bytes, bytes]]) -> list[Change]:
+        """The records that take back this batch, which was not applied."""
+        found: list[Change] = [(key, None) for key in self.new if key != SEQUENCE]
         for group, changes in self.groups.items():
             found += [(key, group.records.get(key)) for key in changes]
         for log in (*self.logs, *self.dropped()):

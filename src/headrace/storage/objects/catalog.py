@@ -1,8 +1,7 @@
 """Logs, groups and tables of a store in memory: loaded at opening, changed by commits. No threads, no waiting.
 
-A commit is staged at once: names become objects, messages get ids and offsets. `flush` turns everything staged since
-the last time into records; once they are durable, `apply` lets readers see it. When it turns out that they cannot be
-made durable now, `revert` forgets what is staged.
+A commit is staged at once: names become objects, messages get ids and offsets. `flush` turns all staged commits into
+records; once these are durable, `apply` shows them to readers. If they cannot be made durable, `revert` forgets them.
 """
 
 import json
@@ -46,7 +45,7 @@ from headrace.storage.objects.records import (
 
 
 def spec_of(state: GroupState, log: str, definition: bytes | None, retention_s: int, bucket_size: int) -> Spec:
-    """What a group is to do. A queue of the broker's own has no definition. Raises Corrupt when that is damaged."""
+    """The specification of a group. The broker's own queues have no definition. Raises Corrupt for a damaged one."""
     try:
         values = json.loads(definition) if definition is not None else {}
     except ValueError as error:
@@ -54,51 +53,51 @@ def spec_of(state: GroupState, log: str, definition: bytes | None, retention_s: 
     attempts = _max_attempts(values) if state.mode == WORK else 0
     expression = str(values.get("filter") or "")
     if len(expression.encode()) > MAX_UTF8_BYTES:
-        expression = ""  # the definition alone has room for it
+        expression = ""  # too long for a specification; the definition has it
     description = str(values.get("description") or f"{state.name} of {log}")
     description = description.encode()[:MAX_UTF8_BYTES].decode(errors="ignore")
     return Spec(state.filter, attempts, retention_s, bucket_size, description, expression)
 
 
 def _max_attempts(values: dict[str, object]) -> int:
-    """How often a message is delivered before it is given up; 0 where there is no limit."""
+    """The limit of deliveries of a message; 0 without one."""
     retry = values.get("retry")
     limit = values.get("delivery_limit")
     if limit is None and isinstance(retry, dict):
         limit = retry.get("max_retries")
-    # A limit of n allows n tries beyond the first.
+    # A limit of n allows n attempts beyond the first.
     return min(limit + 1, MAX_ATTEMPTS) if isinstance(limit, int) and limit >= 0 else 0
 
 
 @final
 class Catalog:
-    """What there is. Belongs to the engine's owner thread."""
+    """All logs, groups and tables of a store. Belongs to the engine's owner thread."""
 
-    def __init__(self, surroundings: LogContext, sequence: Sequence, clock: Clock, done_retention_s: int) -> None:
+    def __init__(self, context: LogContext, sequence: Sequence, clock: Clock, done_retention_s: int) -> None:
         self.logs: dict[str, ObjectLog] = {}
         self.tables: dict[str, dict[bytes, bytes]] = {}
-        self._surroundings = surroundings
+        self._context = context
         self._sequence = sequence
         self._clock = clock
         self._retention_s = done_retention_s
-        self._appender = Appender(surroundings, sequence)
+        self._appender = Appender(context, sequence)
         self._batch = Batch()
         self._flushed = Batch()
-        """What was flushed last; it is not applied yet, or there is nothing in it any more."""
+        """The last flushed batch; empty once it is applied."""
         self._replacements: dict[str, ObjectLog] = {}
-        """What stands in for logs that are dropped by what is staged."""
+        """The new logs in place of logs that a staged commit drops."""
 
     def log(self, name: str) -> ObjectLog:
-        """The log of that name as readers see it."""
+        """The log of this name as readers see it."""
         log = self.logs.get(name)
         if log is None:
-            log = self.logs[name] = ObjectLog(name, self._surroundings)
+            log = self.logs[name] = ObjectLog(name, self._context)
         return log
 
     # -- staging -----------------------------------------------------------------------------------------------------
 
     def stage(self, commit: Commit, done: Done) -> None:
-        """Take a commit in. Raises Refused, Corrupt and Unavailable; then nothing of it happens."""
+        """Stage a commit. Raises Refused, Corrupt and Unavailable, and stages nothing then."""
         for append in commit.appends:
             check_name("log", append.log)
         self._check_steps(commit)
@@ -122,7 +121,7 @@ class Catalog:
         self._batch.commits.append((done, commit.size_bytes))
 
     def _staging(self, name: str) -> ObjectLog:
-        """The log of that name as the next commit finds it."""
+        """The log of this name as the next commit finds it."""
         return self._replacements.get(name) or self.log(name)
 
     def _check_steps(self, commit: Commit) -> None:
@@ -139,7 +138,7 @@ class Catalog:
                 raise Refused(f"group {step.group!r}: offset {step.stop} is too large ({MAX_NUMBER} at most)")
 
     def _about(self, step: Transition) -> list[tuple[int, bytes]]:
-        """Ids and metadata of the messages that a step is about, as far as they are there already."""
+        """Ids and metadata of the messages of a step, except those that its own commit appends."""
         if step.kind not in (CLAIMED, REQUEUED):
             return []
         log = self._staging(step.log)
@@ -159,7 +158,7 @@ class Catalog:
             self._delete_group(group)
             self._batch.effects.append(Effect(DELETE, log, group))
             return
-        if step.kind in (CLAIMED, REQUEUED):  # what this very commit appended is known now
+        if step.kind in (CLAIMED, REQUEUED):  # messages that this very commit appended are known now
             about += [self._known(log, offset) for offset in range(step.start + len(about), step.stop)]
         group.stage(step, about, self._clock.now_us())
         self._batch.groups.setdefault(group, {})
@@ -174,7 +173,7 @@ class Catalog:
         self._batch.effects.append(Effect(CREATE, log, group))
 
     def _specify(self, log: ObjectLog) -> None:
-        """The queue of this log was defined: have the specifications of its groups say so."""
+        """Renew the specifications of a log's groups after its queue was defined."""
         for group in log.staged_groups.values():
             group.specify(self._spec_of(group), self._batch.groups.setdefault(group, {}))
 
@@ -190,7 +189,7 @@ class Catalog:
         return self.tables.get(QUEUES, {}).get(key)
 
     def _delete_group(self, group: ObjectGroup) -> None:
-        """Its records go now as far as they say that it is there; the collector removes the others."""
+        """Delete the records that announce the group; the collector removes the others."""
         del group.log.staged_groups[group.state.name]
         group.delete(self._batch.groups.setdefault(group, {}))
         self._batch.new[queue_prefix(DROPPED_QUEUE, group.queue)] = b""
@@ -212,13 +211,13 @@ class Catalog:
         self._batch.new[DROPPED_LOG + u64(log.id)] = log.staged.next_offset.to_bytes(8, "little")
         self._batch.logs.pop(log, None)
         effect = Effect(DROP, log)
-        effect.replacement = self._replacements[log.name] = ObjectLog(log.name, self._surroundings)
+        effect.replacement = self._replacements[log.name] = ObjectLog(log.name, self._context)
         self._batch.effects.append(effect)
 
     # -- storing -----------------------------------------------------------------------------------------------------
 
     def renew_specifications(self) -> None:
-        """Stage those that do not say what the store's definitions say: earlier releases left some of it out."""
+        """Stage specifications that differ from the definitions: earlier releases left parts out."""
         for log in self.logs.values():
             for group in log.staged_groups.values():
                 spec = self._spec_of(group)
@@ -226,7 +225,7 @@ class Catalog:
                     group.specify(spec, self._batch.groups.setdefault(group, {}))
 
     def forget_settled(self, group: ObjectGroup, before_us: int) -> None:
-        """Stage that messages which were done or failed before this time go from buckets that are still added to."""
+        """Stage the removal of old done and failed messages from buckets that still grow."""
         if not group.is_deleted and group.forget_settled(before_us):
             self._batch.groups.setdefault(group, {})
 
@@ -235,7 +234,7 @@ class Catalog:
         return bool(self._batch.commits or self._batch.groups)
 
     def flush(self) -> Batch:
-        """Everything staged, as records."""
+        """Turn everything staged into the records of a batch."""
         batch, self._batch = self._batch, Batch()
         if self._sequence.record is not None:
             batch.new[SEQUENCE] = self._sequence.record
@@ -246,7 +245,7 @@ class Catalog:
         return batch
 
     def apply(self, batch: Batch) -> None:
-        """The batch is durable: let readers see it."""
+        """Show a durable batch to readers."""
         for log, state in batch.logs.items():
             log.show(state)
         for effect in batch.effects:
@@ -283,7 +282,7 @@ class Catalog:
                 del self._replacements[log.name]
 
     def revert(self, batch: Batch) -> None:
-        """Forget a batch that was flushed and all that was staged since, whose commits become those of the batch."""
+        """Forget a flushed batch and everything staged since; the batch takes over the staged commits."""
         staged, self._batch = self._batch, Batch()
         self._flushed = Batch()
         self._replacements = {}
@@ -299,7 +298,7 @@ class Catalog:
 
 
 def prepare(database: Database, instance: str, clock: Clock) -> None:
-    """Have the database be one of ours. Raises Unavailable when it is somebody else's, and Corrupt."""
+    """Make a new database one of ours. Raises Unavailable when it belongs to another program, and Corrupt."""
     stored = database.get(keys.INSTANCE)
     if stored is not None:
         found = decode_instance(stored, keys.describe(keys.INSTANCE))
@@ -324,7 +323,7 @@ class Loading:
         self._groups: dict[bytes, ObjectGroup] = {}
 
     def load(self) -> list[Garbage]:
-        """Load everything; returns what the process before has not collected. Raises Corrupt and Unavailable."""
+        """Load everything; returns the garbage of earlier processes. Raises Corrupt and Unavailable."""
         self._load_logs()
         self._load_groups()
         for key, value in self._database.scan_prefix(keys.TABLE):
@@ -372,10 +371,10 @@ class Loading:
             raise Corrupt(where, 0, f"queue {queue!r} has no log or no specification")
         state.filter = spec[1].filter
         group = self._groups[queue] = ObjectGroup(int(queue), log, state, spec[1].bucket_size)
-        group.settled_us = self._now_us  # or some time before
+        group.settled_us = self._now_us  # at the latest
         group.records = {key: value, keys.spec_key(queue): spec[0]}
         first = keys.bucket_id(group.exponent, state.committed)
-        for kind in (keys.DONE, keys.FAILED):  # those that are still added to
+        for kind in (keys.DONE, keys.FAILED):  # only buckets that still grow
             end = lexical_successor(keys.queue_prefix(kind, queue))
             for rows in self._database.scan(keys.queue_key(kind, queue, first), end):
                 group.records.update(rows)

@@ -1,13 +1,13 @@
-"""The thread that removes what nothing refers to any more: payloads, entries, the records of dropped logs and queues.
+"""The thread that removes garbage from the store: payloads, entries, and the records of dropped logs and queues.
 
-Everything it needs to know is in the store, so what one process leaves the next one collects. A payload that several
-logs share goes with the last of them.
+The store has all it needs to know, so the next process collects the garbage that one left. A payload that several logs
+share goes with the last of them.
 """
 
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from headrace.errors import Corrupt, Fatal, Unavailable
 from headrace.storage.objects import keys
@@ -18,44 +18,32 @@ _log: Final = logging.getLogger("headrace.storage")
 
 _AT_ONCE: Final = 2000
 _PAUSE_S: Final = 0.5
-"""How long to let garbage come together."""
+"""The time to let garbage accumulate."""
 _RETRY_S: Final = 5.0
 _WAIT_MS: Final = 500
 _BUCKETS: Final = 64
 
 
-@final
-class LogGarbage:
-    """A log's messages below `until` are gone; with `dropped` the whole log is."""
+class LogGarbage(NamedTuple):
+    """The messages of a log below `until`, or a whole dropped log."""
 
-    __slots__ = ("dropped", "log_id", "until")
-
-    def __init__(self, log_id: int, until: int, dropped: bool) -> None:
-        self.log_id = log_id
-        self.until = until
-        self.dropped = dropped
+    log_id: int
+    until: int
+    dropped: bool
 
 
-@final
-class QueueGarbage:
-    """A queue that was deleted."""
+class QueueGarbage(NamedTuple):
+    """A deleted queue."""
 
-    __slots__ = ("queue",)
-
-    def __init__(self, queue: bytes) -> None:
-        self.queue = queue
+    queue: bytes
 
 
-@final
-class OldHistory:
-    """Done and failed messages of a queue, up to a bucket, that were settled before a time."""
+class OldHistory(NamedTuple):
+    """Done and failed messages of a queue that were settled before a time, in buckets below `until`."""
 
-    __slots__ = ("before_us", "queue", "until")
-
-    def __init__(self, queue: bytes, until: int, before_us: int) -> None:
-        self.queue = queue
-        self.until = until
-        self.before_us = before_us
+    queue: bytes
+    until: int
+    before_us: int
 
 
 Garbage = LogGarbage | QueueGarbage | OldHistory
@@ -64,7 +52,7 @@ Key = tuple[type[Garbage], int | bytes]
 
 @final
 class Collector:
-    """Takes garbage in from any thread and removes it in its own."""
+    """Takes garbage from any thread and removes it in its own."""
 
     def __init__(self, database: Database, instance: str) -> None:
         self._database = database
@@ -80,20 +68,20 @@ class Collector:
         self._thread.start()
 
     def collect(self, garbage: Garbage) -> None:
-        """Have it removed soon."""
+        """Remove this soon."""
         with self._lock:
             self._waiting[_key(garbage)] = garbage
         self._wanted.set()
 
     def _put_back(self, waiting: list[Garbage]) -> None:
-        """Try again later, unless more of the same has come meanwhile."""
+        """Retry these later, unless newer garbage of the same log or queue came meanwhile."""
         with self._lock:
             for garbage in waiting:
                 self._waiting.setdefault(_key(garbage), garbage)
         self._wanted.set()
 
     def stop(self) -> None:
-        """Stop as soon as what is being removed is removed."""
+        """Stop after the current removal."""
         self._stopping.set()
         self._wanted.set()
         self._thread.join()
@@ -109,7 +97,7 @@ class Collector:
             try:
                 self._remove_all(list(waiting.values()))
             except Fatal:
-                return  # the engine hears of it by itself
+                return  # the engine gets this error itself
 
     def _remove_all(self, waiting: list[Garbage]) -> None:
         for at, garbage in enumerate(waiting):
@@ -124,7 +112,7 @@ class Collector:
                 self._stopping.wait(_RETRY_S)
                 return
             except Corrupt as error:
-                _log.error("what is gone from the store cannot be collected: %s", error)
+                _log.error("garbage in the store cannot be collected: %s", error)
 
     def _remove(self, garbage: Garbage) -> None:
         if isinstance(garbage, LogGarbage):
@@ -170,11 +158,11 @@ class Collector:
                     return
 
     def _release(self, message_id: int, log_id: int, offset: int) -> None:
-        """Give up one message's share in a payload, which goes if it was the last."""
+        """Remove a message's reference to a payload, and the payload with its last reference."""
         copy = keys.copy_key(message_id, log_id, offset)
         plain = keys.reference_key(message_id, log_id)
         found = [key for key, _ in self._database.scan_prefix(plain[:-8], at_once=8)]
-        own = (copy, plain) if copy in found else (plain,)  # a copy that was copied on has both
+        own = (copy, plain) if copy in found else (plain,)  # a copy of a copy has both
         self._changes += [(key, None) for key in own]
         if not [key for key in found if key not in own]:
             self._changes.append((keys.payload_key(message_id), None))

@@ -1,11 +1,9 @@
 """Messages of a view as Arrow record batches, and their metadata as columns. Imports numpy and pyarrow.
 
-The length of each payload is in the metadata, so it is known where in the library's answer each must be; what is found
-there is compared.
+The metadata has the length of each payload, and so its position in the library's answer, which is verified.
 
-Entries of a metadata log are arrays of elements back to back, so those of many entries make one. Where all elements
-have the same length and flags, as they have when messages differ by number and not by kind, they are columns already;
-where not, each is taken apart by itself.
+Entries of a metadata log are arrays of elements back to back, so the elements of many entries join into one array. If
+all elements have the same length and flags, as is usual, their bytes are columns already; else each is decoded alone.
 """
 
 import itertools
@@ -39,41 +37,33 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _ELEMENT: Final = struct.Struct("<QI")
 _FLAGS_AT: Final = _ELEMENT.size + 1
 _HEAD_END: Final = _ELEMENT.size + HEAD.size
+_TYPES: Final = (np.uint64, np.int64, np.int64, np.int64, np.int64, np.uint8, np.uint8, np.int32)
+"""The types of the columns of Facts, without the kinds."""
 
 
 class Facts(NamedTuple):
-    """What is known of messages besides their payloads, a row for each."""
+    """The metadata of messages as columns."""
 
     ids: Array
     sizes: Array
     times: Array
     expires: Array
-    """0 where a message never does."""
+    """0 for never."""
     not_before: Array
     priorities: Array
     encodings: Array
     kinds: list[bytes]
-    """What follows the times in the metadata: the texts of the source and the properties, each distinct value once."""
+    """The distinct ends of the metadata: the texts of the source, and the properties."""
     which: Array
-    """Which of the kinds each message has."""
+    """The number of each message's kind."""
 
     def cut(self, start: int, stop: int) -> "Facts":
-        """These rows only."""
-        return Facts(
-            self.ids[start:stop],
-            self.sizes[start:stop],
-            self.times[start:stop],
-            self.expires[start:stop],
-            self.not_before[start:stop],
-            self.priorities[start:stop],
-            self.encodings[start:stop],
-            self.kinds,
-            self.which[start:stop],
-        )
+        """Only these rows."""
+        return Facts._make([each if isinstance(each, list) else each[start:stop] for each in self])
 
 
 def facts_of(elements: bytes, count: int, where: str) -> Facts:
-    """Take the elements of entries apart, of which there are so many. Raises Corrupt."""
+    """Decode `count` elements of entries. Raises Corrupt."""
     if count and len(elements) % count == 0:
         stride = len(elements) // count
         if stride >= _HEAD_END:
@@ -144,23 +134,13 @@ def _one_by_one(elements: bytes, count: int, where: str) -> Facts:
         rows.append((message_id, *numbers, kinds.setdefault(kind, len(kinds))))
     if at != len(elements):
         raise Corrupt(where, min(at, len(elements)), "the entry has another length than its messages")
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 8
-    ids, sizes, times, expires, not_before, priorities, encodings, which = columns
-    return Facts(
-        np.array(ids, np.uint64),
-        np.array(sizes, np.int64),
-        np.array(times, np.int64),
-        np.array(expires, np.int64),
-        np.array(not_before, np.int64),
-        np.array(priorities, np.uint8),
-        np.array(encodings, np.uint8),
-        list(kinds),
-        np.array(which, np.int32),
-    )
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(_TYPES)
+    *facts, which = [np.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)]
+    return Facts._make([*facts, list(kinds), which])
 
 
 def _take_apart(metadata: bytes, where: str) -> tuple[tuple[int, ...], bytes]:
-    """Size, time, expiry, not before, priority, encoding; and the rest."""
+    """Size, time, expiry, not before, priority and encoding; and the rest of the metadata."""
     _, flags, encoding, priority, size, time_us = head_of(metadata, where)
     assert not flags & ~KNOWN_FLAGS
     reader = Reader(metadata, where)
@@ -176,14 +156,14 @@ _ENTRIES: Final = 16
 _COUNT: Final = struct.Struct("<H")
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _BEFORE: Final = 18
-"""What a payload's row has before it in the library's answer: the length of its key, its key, and its own length."""
+"""The bytes before a payload in the library's answer: the key's length, the key, the payload's length."""
 _AFTER: Final = 17
-"""And behind it: a number, a time, and that it never expires."""
+"""The bytes behind it: a number, a time, and a flag that it never expires."""
 _KEY_AT: Final = 4 + len(PAYLOAD)
 _NEAR: Final = 8
-"""Ids so near to each other are read in one go, with those of other logs between them."""
+"""Ids at most this far apart are read together, with the payloads of other logs between them."""
 _SHORT: Final = 32
-"""Runs of ids that are shorter than this on average are read one by one."""
+"""If runs of ids are shorter than this on average, payloads are looked up one by one."""
 
 
 @final
@@ -213,7 +193,7 @@ class ColumnReader:
             raise Corrupt(self._where, 0, f"no entry of the metadata log has offset {at}")
 
     def _facts(self, start: int, stop: int) -> Iterator[tuple[int, Facts]]:
-        """The metadata from the entry with `start` on, in runs of neighbouring entries, each with its first offset."""
+        """The metadata from the entry with `start` on, in runs of contiguous entries, each with its first offset."""
         row = self._view.last(self._prefix, entry_key(self._prefix, start + 1))
         begin = row[0] if row is not None else entry_key(self._prefix, start)
         base = count = size = 0
@@ -261,7 +241,7 @@ class ColumnReader:
         return runs[0] if len(runs) == 1 else pa.concat_arrays(runs)
 
     def _run(self, ids: Array, sizes: Array) -> pa.Array:
-        """The payloads of ids that follow each other, out of one answer of the library."""
+        """The payloads of consecutive ids, from one answer of the library."""
         count = len(ids)
         end = lexical_successor(payload_key(int(ids[-1])))
         raw = next(self._view.scan_raw(payload_key(int(ids[0])), end, at_once=count))
@@ -278,7 +258,7 @@ class ColumnReader:
         return pc.binary_slice(rows, _BEFORE, -_AFTER)
 
     def _single_payloads(self, ids: Array, sizes: Array) -> pa.Array:
-        """The payloads of any ids, which other logs may share, and some of which may be missing."""
+        """The payloads of any ids. Raises Corrupt when one is missing."""
         wanted = np.unique(ids)
         found: dict[int, bytes] = {}
         for low, high in _runs(wanted):
@@ -294,14 +274,14 @@ class ColumnReader:
 
 
 def _runs(ids: Array) -> Iterator[tuple[int, int]]:
-    """Where ids that are near to each other begin and end: the payloads between them are read along."""
+    """The bounds of ids that are near to each other, to read together."""
     cuts = np.flatnonzero(np.diff(ids) > _NEAR) + 1
     bounds = [0, *cuts.tolist(), len(ids)]
     yield from itertools.pairwise(bounds)
 
 
 def _parts(sizes: Array | None, count: int) -> Iterator[tuple[int, int]]:
-    """Rows that are good to read in one go."""
+    """The bounds of rows to read together."""
     if sizes is None:
         yield 0, count
         return
@@ -325,7 +305,7 @@ def _times(values: Array) -> pa.Array:
 
 
 def _optional_times(values: Array) -> pa.Array:
-    """Times of which 0 means none."""
+    """A column of times, where 0 becomes null."""
     if not values.any():
         return pa.nulls(len(values), _TIME)
     return pa.array(values, mask=values == 0).cast(_TIME)

@@ -1,8 +1,6 @@
-"""One SlateDB database: read, written, proven to honour conditional writes. Bytes only.
+"""One SlateDB database: reading, writing, and a proof that its store honours conditional writes. Bytes only.
 
-Every call waits for its answer, at most as long as the settings say; then it raises Unavailable.
-
-Every call waits for its answer, at most as long as it may; then it raises Unavailable.
+Every call waits for its answer up to a timeout, and then raises Unavailable.
 """
 
 import contextlib
@@ -23,7 +21,6 @@ from headrace.storage.objects.location import (
     NOTHING,
     Batch,
     Call,
-    Function,
     Kind,
     Location,
     function,
@@ -42,30 +39,44 @@ _MIB: Final = 1 << 20
 _CANNOT_READ: Final = (native.Error.Unavailable, native.Error.Invalid)
 
 
-class Readable:
-    """An open database, by whichever handle of the library."""
+class Caller:
+    """Begins operations of the library on one database and waits for their results."""
+
+    def __init__(self, place: str, timeout_ms: int, clock: Clock) -> None:
+        self.place = place
+        self.clock = clock
+        self._timeout_ms = timeout_ms
+
+    def call(self, kind: Kind, name: str, on: Any, *lowered: Any, doing: str = "reading", timeout_ms: int = 0) -> Any:
+        """The result of one operation on an object of the library. Raises Unavailable after the timeout, and others."""
+        timeout_ms = timeout_ms or self._timeout_ms
+        with translated(self.place):
+            call = Call(kind, function(name)(on._uniffi_clone_handle(), *lowered), self.clock)
+            if not call.wait(timeout_ms):
+                call.release()
+                raise away(self.place, doing, timeout_ms)
+            return call.result()
+
+
+class Readable(Caller):
+    """An open database that can be read, by either handle of the library."""
 
     def __init__(self, kind: str, place: str, timeout_ms: int, clock: Clock) -> None:
-        """`kind` is what the library's functions call the handle, which the one who opens it sets."""
-        self.clock = clock
-        self.place = place
-        self._timeout_ms = timeout_ms
+        """`kind` names the handle in the library's functions; the subclass opens it."""
+        super().__init__(place, timeout_ms, clock)
+        self._kind = kind
         self._handle: Any = None
-        self._get: Function = function(f"method_{kind}_get")
-        self._scan: Function = function(f"method_{kind}_scan_with_options")
         self._options = {order: _scan_options(order) for order in (False, True)}
 
     def within(self, timeout_ms: int) -> Self:
-        """The same database with less patience, for whoever must not wait long. Close the other one."""
+        """The same database with a shorter timeout. Close the original only."""
         impatient = copy.copy(self)
         impatient._timeout_ms = min(timeout_ms, self._timeout_ms)
         return impatient
 
     def get(self, key: bytes) -> bytes | None:
-        with translated(self.place):
-            begin = self._get(self._handle._uniffi_clone_handle(), lower(key))
-            raw = lift_raw(self._finish(BYTES, begin, "reading"))
-            return raw[5:] if raw[0] else None
+        raw = lift_raw(self.call(BYTES, f"method_{self._kind}_get", self._handle, lower(key)))
+        return raw[5:] if raw[0] else None
 
     def scan(self, start: bytes, end: bytes | None, reverse: bool = False, at_once: int = _ROWS) -> Iterator[list[Row]]:
         """The rows from `start` up to but not including `end`, in runs of up to `at_once`."""
@@ -77,19 +88,14 @@ class Readable:
                 return
 
     def scan_raw(self, start: bytes, end: bytes | None, reverse: bool = False, at_once: int = _ROWS) -> Iterator[bytes]:
-        """The same in the library's own form, without an end: whoever gets fewer rows than `at_once` is done."""
+        """The rows in the library's own form. The iterator has no end: stop after fewer rows than `at_once`."""
         if end is not None and start >= end:
             return
-        with translated(self.place):
-            bounds = lower_raw(_range(start, end))
-            options = lower_raw(self._options[reverse])
-            begin = self._scan(self._handle._uniffi_clone_handle(), bounds, options)
-            iterator = native._UniffiFfiConverterTypeDbIterator.lift(self._finish(HANDLE, begin, "reading"))
+        bounds, options = lower_raw(_range(start, end)), lower_raw(self._options[reverse])
+        found = self.call(HANDLE, f"method_{self._kind}_scan_with_options", self._handle, bounds, options)
+        iterator = native._UniffiFfiConverterTypeDbIterator.lift(found)
         while True:
-            with translated(self.place):
-                begin = function("method_dbiterator_next_batch")(iterator._uniffi_clone_handle(), at_once)
-                raw = lift_raw(self._finish(BYTES, begin, "reading"))
-            yield raw
+            yield lift_raw(self.call(BYTES, "method_dbiterator_next_batch", iterator, at_once))
 
     def scan_prefix(self, prefix: bytes, at_once: int = _ROWS) -> Iterator[Row]:
         """All rows whose keys begin with the prefix."""
@@ -102,18 +108,6 @@ class Readable:
             return found[0]
         return None
 
-    def _finish(self, kind: Kind, future: int, doing: str) -> Any:
-        return finish(kind, future, self.place, doing, self._timeout_ms, self.clock)
-
-
-def finish(kind: Kind, future: int, place: str, doing: str, timeout_ms: int, clock: Clock) -> Any:
-    """What came of an operation that was begun. Raises Unavailable when it takes too long, and the library's errors."""
-    call = Call(kind, future, clock)
-    if not call.wait(timeout_ms):
-        call.release()
-        raise away(place, doing, timeout_ms)
-    return call.result()
-
 
 def away(place: str, doing: str, timeout_ms: int) -> Unavailable:
     then = "; the broker goes on by itself once it can" if doing == "writing" else ""
@@ -124,7 +118,7 @@ def away(place: str, doing: str, timeout_ms: int) -> Unavailable:
 
 
 class translated:  # noqa: N801 - it reads as a statement
-    """The library's errors become ours."""
+    """Turns the library's errors into ours."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -173,9 +167,9 @@ Change = tuple[bytes, bytes | None]
 
 _CLOSE_MS: Final = 10_000
 _TABLES: Final = 16
-"""How many tables there may be that are not merged with others; then writers wait."""
+"""The limit of unmerged tables; at it, writers wait."""
 _COMPACTION: Final[dict[str, object]] = {
-    # One merge at a time, with little read ahead.
+    # Merge one at a time, with little read-ahead.
     "compactor_options.max_concurrent_compactions": 1,
     "compactor_options.worker.max_concurrent_compactions": 1,
     "compactor_options.worker.max_subcompactions": 1,
@@ -186,23 +180,23 @@ _COMPACTION: Final[dict[str, object]] = {
 
 
 class Tuning(NamedTuple):
-    """How the database works."""
+    """Settings of the database."""
 
     flush_interval_ms: int = 20
     timeout_ms: int = 30_000
-    """How long a call may take."""
+    """The timeout of a call."""
     cache_bytes: int = 32 * _MIB
     memory_bytes: int = 8 * _MIB
-    """How much is written before it is sorted into a table. Twice as much may wait for that; then writers wait."""
+    """Bytes written before they become a table. At twice as many, writers wait."""
     manifest_poll_ms: int = 1000
-    """How often it looks for what others did."""
+    """The interval of looking for changes by others."""
     compaction_poll_ms: int = 1000
-    """How often it looks for what to merge, and for others that merge: writers outrun one that looks every 5 s."""
+    """The interval of looking for tables to merge: writers outrun one of 5 s."""
 
 
 @final
 class Writing:
-    """A batch on its way: first into the database's memory, then into the store."""
+    """A batch that is being written: first to the database's memory, then to the store."""
 
     def __init__(self, database: "Database", call: Call) -> None:
         self._database = database
@@ -211,7 +205,7 @@ class Writing:
         self._is_awaited = False
 
     def wait_taken(self, timeout_ms: int) -> bool:
-        """Whether the database has it in its memory now; it is on its way into the store. Raises what went wrong."""
+        """Whether the database has the batch in memory. Raises the error of the write."""
         with translated(self._database.place):
             if self._handle is None:
                 if not self._call.wait(timeout_ms):
@@ -220,7 +214,7 @@ class Writing:
             return True
 
     def wait(self, timeout_ms: int) -> bool:
-        """Whether it is durable now. Raises what went wrong."""
+        """Whether the batch is durable. Raises the error of the write."""
         if not self._is_awaited:
             if not self.wait_taken(timeout_ms):
                 return False
@@ -234,34 +228,34 @@ class Writing:
             return True
 
     def release(self) -> None:
-        """Do not wait for it any more."""
+        """Stop waiting for it."""
         self._call.release()
 
 
 @final
 class Database(Readable):
-    """An open database; the one that opened it last is the only one that may write."""
+    """An open database; only its latest opener may write."""
 
     def __init__(self, location: Location, name: str, tuning: Tuning, clock: Clock) -> None:
-        """Open or create it, and fence whoever had it before. Raises Unavailable and Corrupt."""
+        """Open or create the database, and fence its previous opener. Raises Unavailable and Corrupt."""
         super().__init__("db", location.describe(name), tuning.timeout_ms, clock)
         with translated(self.place):
             builder = native.DbBuilder(location.path(name), location.store)
             builder.with_settings(_settings(location, tuning))
             cache = native.FoyerCacheOptions(max_capacity=tuning.cache_bytes, shards=4)
             builder.with_db_cache(native.DbCache.new_foyer_cache(cache), 0)
-            begin = function("method_dbbuilder_build")(builder._uniffi_clone_handle())
-            self._handle = native._UniffiFfiConverterTypeDb.lift(self._finish(HANDLE, begin, "opening"))
+        opened = self.call(HANDLE, "method_dbbuilder_build", builder, doing="opening")
+        self._handle = native._UniffiFfiConverterTypeDb.lift(opened)
 
     def check(self) -> None:
-        """Raises Fenced when another process was seen to own the database now, and Fatal when it cannot go on."""
+        """Raises Fenced when another process owns the database now, and Fatal when it failed."""
         with translated(self.place):
             reason = self._handle.status().close_reason
             if reason is not None:
                 raise native.Error.Closed(reason, "the database is closed")
 
     def write(self, changes: Iterable[Change]) -> Writing:
-        """Have the changes made as one, of which there must be some. Raises what went wrong."""
+        """Begin to write at least one change, atomically. Raises the error of the write."""
         with translated(self.place):
             batch = Batch()
             put, delete = batch.put, batch.delete
@@ -275,14 +269,14 @@ class Database(Readable):
             return Writing(self, Call(HANDLE, begin, self.clock))
 
     def store(self, changes: Iterable[Change]) -> None:
-        """The same, and wait until it is durable."""
+        """Write changes and wait until they are durable."""
         writing = self.write(changes)
         if not writing.wait(self._timeout_ms):
             writing.release()
             raise away(self.place, "writing", self._timeout_ms)
 
     def close(self) -> None:
-        """Let go of it. What was not durable yet may be lost."""
+        """Close the database. Changes that are not durable may be lost."""
         options = native.CloseOptions(flush_type=native.FlushType.WAL)
         lowered = native._UniffiFfiConverterTypeCloseOptions.lower(options)
         call = Call(
@@ -296,22 +290,23 @@ class Database(Readable):
         try:
             call.result()
         except native.Error:
-            return  # fenced, or gone already: there is nothing left to close
+            return  # fenced, or closed already
 
 
 def remove(location: Location, name: str, clock: Clock, timeout_ms: int) -> None:
     """Delete a database with everything in it. Raises Unavailable."""
-    with translated(location.describe(name)):
+    place = location.describe(name)
+    with translated(place):
         admin = native.AdminBuilder(location.path(name), location.store).build()
-        confirmed = native._UniffiFfiConverterBoolean.lower(True)
-        begin = function("method_admin_delete_db")(admin._uniffi_clone_handle(), confirmed)
-        lift_raw(finish(BYTES, begin, location.describe(name), "deleting", timeout_ms, clock))
+    confirmed = native._UniffiFfiConverterBoolean.lower(True)
+    caller = Caller(place, timeout_ms, clock)
+    lift_raw(caller.call(BYTES, "method_admin_delete_db", admin, confirmed, doing="deleting"))
     if location.directory:
         _remove_directories(Path(location.directory, location.path(name)))
 
 
 def _remove_directories(path: Path) -> None:
-    """Remove what the deletion of all files left of a tree; a directory that has files again stays."""
+    """Remove the empty directories of a tree; directories with new files stay."""
     for directory, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
             Path(directory).rmdir()
@@ -333,7 +328,7 @@ def _settings(location: Location, tuning: Tuning) -> Any:
         "garbage_collector_options.wal_options": {"interval": "60s", "min_age": "60s", "dry_run": False},
     }
     if location.directory:
-        # Files have no conditional overwrite, which these would need; fencing needs conditional creation only.
+        # Files have no conditional overwrite, which boundary files need; fencing needs conditional creation only.
         values["garbage_collector_options.boundary_files_enabled"] = False
     for name, value in values.items():
         settings.set(name, json.dumps(value))
@@ -344,14 +339,14 @@ _HOUR_MS: Final = 3_600_000
 
 
 def prove_fencing(url: str, clock: Clock, timeout_ms: int) -> None:
-    """Open a database twice and see that the first opener cannot write any more.
+    """Open a database twice and check that the first opener cannot write any more.
 
-    That takes a store which refuses to create an object that is there already. Raises Unavailable where it does not,
-    and Refused when the URL is wrong.
+    That needs a store that refuses to create an existing object. Raises Unavailable for a store that does not refuse,
+    and Refused for a wrong URL.
     """
     location = Location(url)
     name = f"probe-{uuid4().hex}"
-    # The first must not learn of the second by looking, however long that takes: only its own write may fail.
+    # The first opener must not notice the second by polling: only its own write may fail.
     tuning = Tuning(1, timeout_ms, manifest_poll_ms=_HOUR_MS, compaction_poll_ms=_HOUR_MS)
     first = Database(location, name, tuning, clock)
     try:

@@ -1,7 +1,7 @@
-"""Verifies a store, whether or not a broker serves it: every message, group and table. Changes nothing, mends nothing.
+"""The verification of a store, whether or not a broker serves it: every message, group and table. Changes nothing.
 
-A broker may remove messages while they are read. What is missing is therefore looked up again in what there is by then:
-only what should be there is a problem.
+A broker may remove messages while the doctor reads. So the doctor looks up a missing message again, and reports it only
+if the log still has it.
 """
 
 from collections.abc import Callable
@@ -23,16 +23,16 @@ from headrace.storage.objects.view import View
 
 _TIMEOUT_MS: Final = 60_000
 _LOOKS: Final = 3
-"""How often records are read that do not fit together, as they may not while a broker changes them."""
+"""The number of attempts to read records that fit together, while a broker changes them."""
 
 Progress = Callable[[int, int], None]
-"""Told how many messages have been read, and of how many."""
+"""Called with the number of messages read, and of all messages."""
 
 
 @final
 @dataclass
 class LogRow:
-    """One log, and what is wrong with it: "" for nothing."""
+    """One log, and its problem; "" without one."""
 
     name: str
     first_offset: int
@@ -45,7 +45,7 @@ class LogRow:
 @final
 @dataclass
 class StoreReport:
-    """Everything an examination found; `problem` is what kept it from looking at logs."""
+    """Everything an examination found; `problem` is the one that kept it from reading logs."""
 
     store: str
     logs: list[LogRow] = field(default_factory=list)
@@ -64,7 +64,7 @@ class StoreReport:
 def examine_store(
     url: str, clock: Clock | None = None, progress: Progress = lambda _, __: None, group: str = MAIN
 ) -> StoreReport:
-    """Read all of one group of a store.
+    """Read and verify one group of a store.
 
     Raises Refused when the URL is wrong, and Unavailable when there is no store of ours, or no such group.
     """
@@ -94,12 +94,12 @@ def _tell(progress: Progress, before: int, total: int, read: int) -> None:
 
 
 def _load(view: View, group: str, clock: Clock) -> list[ObjectLog]:
-    """Everything that a broker has in memory. Raises Corrupt."""
+    """Load the catalog as a broker does. Raises Corrupt."""
     for look in range(_LOOKS):
-        surroundings = LogContext(group, StoreReader(view, _TIMEOUT_MS), Stack(0), Stack(0))
+        context = LogContext(group, StoreReader(view, _TIMEOUT_MS), Stack(0), Stack(0))
         try:
             sequence = Sequence(view.get(keys.SEQUENCE), keys.describe(keys.SEQUENCE))
-            catalog = Catalog(surroundings, sequence, clock, 0)
+            catalog = Catalog(context, sequence, clock, 0)
             Loading(view, catalog, clock.now_us()).load()
         except Corrupt:
             if look == _LOOKS - 1:
@@ -115,7 +115,7 @@ def _row(log: ObjectLog) -> LogRow:
 
 
 def _verify(view: View, group: str, log: ObjectLog, progress: Callable[[int], None]) -> str:
-    """Read all messages of a log; returns what is wrong with it."""
+    """Read all messages of a log; returns its problem."""
     at, reader = log.first_offset, ColumnReader(view, group, log.id)
     while at < log.next_offset:
         try:
@@ -131,7 +131,7 @@ def _verify(view: View, group: str, log: ObjectLog, progress: Callable[[int], No
 
 
 def _first_now(view: View, log_id: int, stop: int) -> int:
-    """Where a log begins by now; `stop` when it was deleted."""
+    """The current first offset of a log; `stop` when it was deleted."""
     key = keys.LOG + keys.u64(log_id)
     stored = view.get(key)
     return stop if stored is None else decode_log(stored, keys.describe(key)).first_offset

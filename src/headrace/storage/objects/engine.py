@@ -1,7 +1,8 @@
-"""The engine over an object store: takes commits, has a thread write them together, applies what is durable.
+"""The engine over an object store: collects commits into a batch, writes it in a thread, applies it once it is durable.
 
-While the store is away, commits are refused, what was taken is told so, and nothing of it stays: what may have reached
-the store all the same is taken back before anything new is written.
+An object store takes some 100 ms for a write, so the commits of all virtual hosts that come meanwhile share the next
+batch. While the store is away, commits are refused and taken ones fail. A batch that may have reached the store all
+the same is taken back before anything new is written.
 """
 
 import logging
@@ -27,41 +28,26 @@ from headrace.storage.objects.records import Sequence, encode_instance
 
 DURABLE: Final = 0
 LATE: Final = 1
-"""It took too long; it may still become durable."""
+"""The write took too long; it may still become durable."""
 LANDED: Final = 2
-"""What was late is durable now."""
+"""The late write is durable now."""
 UNDONE: Final = 3
 FAILED: Final = 4
 
 _WAIT_MS: Final = 500
 _GIVE_BACK_US: Final = 5_000_000
-"""How often memory is given back while batches are written."""
-
-
-@final
-class Write:
-    """A batch to be written, or to be taken back."""
-
-    __slots__ = ("batch", "changes", "error", "is_undoing", "is_urgent")
-
-    def __init__(self, batch: Batch, changes: list[Change], is_undoing: bool = False, is_urgent: bool = False) -> None:
-        self.batch = batch
-        self.changes = changes
-        self.is_undoing = is_undoing
-        self.is_urgent = is_urgent
-        """Whether it is reported once the database has it in memory: nobody waits for the store."""
-        self.error: HeadraceError | None = None
+"""The time between two releases of unused memory while batches are written."""
 
 
 @final
 class Writer:
     """Writes one batch after the other. `report` is called in its thread."""
 
-    def __init__(self, database: Database, timeout_ms: int, report: Callable[[int, Write], None]) -> None:
+    def __init__(self, database: Database, timeout_ms: int, report: Callable[[int, Batch], None]) -> None:
         self._database = database
         self._timeout_ms = timeout_ms
         self._report = report
-        self._jobs: SimpleQueue[Write | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Batch | None] = SimpleQueue()
         self._stopping = threading.Event()
         self._given_back_us = database.clock.monotonic_us()
         self._thread = threading.Thread(target=self._run, name="headrace-objects-writer", daemon=True)
@@ -69,31 +55,31 @@ class Writer:
     def start(self) -> None:
         self._thread.start()
 
-    def write(self, write: Write) -> None:
-        self._jobs.put(write)
+    def write(self, batch: Batch) -> None:
+        self._jobs.put(batch)
 
     def stop(self) -> None:
-        """Write what was taken, but wait no longer for a store that is away."""
+        """Write all batches, but wait no longer for a store that is away."""
         self._stopping.set()
         self._jobs.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (write := self._jobs.get()) is not None:
+        while (batch := self._jobs.get()) is not None:
             try:
-                writing = self._database.write(write.changes)
-                if write.is_undoing:
+                writing = self._database.write(batch.records)
+                if batch.is_undone:
                     if self._wait(writing):
-                        self._report(UNDONE, write)
-                elif (writing.wait_taken if write.is_urgent else writing.wait)(self._timeout_ms):
-                    self._report(DURABLE, write)
+                        self._report(UNDONE, batch)
+                elif (writing.wait_taken if batch.is_urgent else writing.wait)(self._timeout_ms):
+                    self._report(DURABLE, batch)
                 else:
-                    self._report(LATE, write)
+                    self._report(LATE, batch)
                     if self._wait(writing):
-                        self._report(LANDED, write)
+                        self._report(LANDED, batch)
             except HeadraceError as error:
-                write.error = error
-                self._report(FAILED, write)
+                batch.error = error
+                self._report(FAILED, batch)
             self._give_back()
 
     def _give_back(self) -> None:
@@ -103,7 +89,7 @@ class Writer:
             give_back()
 
     def _wait(self, writing: Writing) -> bool:
-        """Wait as long as it takes; False when the engine is closed before."""
+        """Wait as long as it takes; False if the engine is closed before."""
         while not writing.wait(_WAIT_MS):
             if self._stopping.is_set():
                 writing.release()
@@ -114,17 +100,17 @@ class Writer:
 _log: Final = logging.getLogger("headrace.storage")
 
 _CHECK_US: Final = 1_000_000
-"""How often to see whether another process has taken over."""
+"""The time between two checks for another process that took over."""
 _HISTORY_US: Final = 60_000_000
-"""How often old done and failed messages are removed, at most."""
+"""The least time between two removals of old done and failed messages."""
 _HISTORY_PARTS: Final = 20
-"""And how often in the time for which they are kept."""
+"""The number of removals in the time for which they are kept."""
 _HISTORY_GROUPS: Final = 200
-"""Of how many groups they are removed at once."""
+"""The number of groups whose messages are removed at once."""
 
 
 class ObjectSettings(NamedTuple):
-    """How much is kept in memory, and how long things may take."""
+    """Bounds of memory and time."""
 
     flush_interval_ms: int = 20
     timeout_ms: int = 30_000
@@ -145,7 +131,7 @@ class ObjectEngine(Engine):
         clock: Clock | None = None,
         group: str = MAIN,
     ) -> None:
-        """Open or create the database, and fence whoever has it.
+        """Open or create the database, and fence another process that has it.
 
         Raises Refused when the URL is wrong, Unavailable when the store cannot be used, Corrupt when it is damaged.
         """
@@ -157,18 +143,18 @@ class ObjectEngine(Engine):
         self._group = group
         self._failure: HeadraceError | None = None
         self._closed = False
-        self._results: SimpleQueue[tuple[int, Write]] = SimpleQueue()
+        self._results: SimpleQueue[tuple[int, Batch]] = SimpleQueue()
         self._in_flight: Batch | None = None
         self._is_urgent = True
-        """Whether all that is staged is for publishers who want to hear before it is stored."""
+        """True if all staged commits are for publishers that do not wait for the store."""
         self._undo: list[Change] | None = None
-        """How to take back a batch that the store did not confirm in time; None once that is done."""
+        """The records that take back a batch which the store did not confirm in time; None once they are written."""
         self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
         self._checked_us = self._history_us = self._clock.monotonic_us()
         self._aging: list[ObjectGroup] = []
-        """Groups whose old done and failed messages are still to be looked for."""
+        """Groups whose old done and failed messages are still to be removed."""
         self._is_ahead = False
-        """Whether a batch was reported that only the database's memory had: the next one vouches for it."""
+        """True if the last batch was reported from the database's memory: the next durable one covers it."""
         self._database = Database(Location(url), group, self._tuning(), self._clock)
         try:
             self._open()
@@ -176,7 +162,7 @@ class ObjectEngine(Engine):
             self._database.close()
             raise
 
-    # -- what core calls ---------------------------------------------------------------------------------------------
+    # -- calls of the owner ------------------------------------------------------------------------------------------
 
     def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
         if self._failure is not None:
@@ -187,7 +173,7 @@ class ObjectEngine(Engine):
             raise self._away()
         check_commit(commit)
         self._catalog.stage(commit, done)
-        # Settlements that nobody waits for ride with the next batch: alone they would make many small ones.
+        # Settlements that nobody waits for join the next batch: alone they would make many small ones.
         self._is_urgent = self._is_urgent and not durable and bool(commit.appends)
         self.staged_bytes += commit.size_bytes
         self._submit()
@@ -257,27 +243,27 @@ class ObjectEngine(Engine):
         self._collector.start()
         self._writer.start()
 
-    def _report(self, outcome: int, write: Write) -> None:
-        """Called by the writer's thread."""
-        self._results.put((outcome, write))
+    def _report(self, outcome: int, batch: Batch) -> None:
+        """Take a result from the writer's thread."""
+        self._results.put((outcome, batch))
         if self._wake is not None:
             self._wake()
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
     def _submit(self) -> None:
-        """Hand everything that is staged to the writer, unless it is busy: then more comes together meanwhile."""
+        """Hand all staged commits to the writer as one batch, unless it is busy."""
         if self._in_flight is not None or not self._catalog.has_staged or self._failure is not None:
             return
         batch = self._catalog.flush()
-        is_urgent, self._is_urgent = self._is_urgent and bool(batch.commits), True
-        changes = batch.changes()
-        if self._is_ahead and not (is_urgent or changes):  # somebody waits for all before it
-            changes.append((INSTANCE, encode_instance(self._group)))
-        self._is_ahead = is_urgent
-        if changes:
+        batch.is_urgent, self._is_urgent = self._is_urgent and bool(batch.commits), True
+        batch.records = batch.changes()
+        if self._is_ahead and not (batch.is_urgent or batch.records):  # somebody waits for all before it
+            batch.records.append((INSTANCE, encode_instance(self._group)))
+        self._is_ahead = batch.is_urgent
+        if batch.records:
             self._in_flight = batch
-            self._writer.write(Write(batch, changes, is_urgent=is_urgent))
+            self._writer.write(batch)
             return
         self._finish(batch, None)
         if self._wake is not None:  # no thread will wake the owner for it
@@ -292,8 +278,7 @@ class ObjectEngine(Engine):
             self.staged_bytes -= size_bytes
             done(error)
 
-    def _take(self, outcome: int, write: Write) -> None:
-        batch = write.batch
+    def _take(self, outcome: int, batch: Batch) -> None:
         if self._failure is not None:
             return
         if outcome == DURABLE:
@@ -308,9 +293,10 @@ class ObjectEngine(Engine):
             self._finish(batch, self._away())
             _log.warning("%s", self._away())
         elif outcome == LANDED and self._undo:
-            self._writer.write(Write(batch, self._undo, is_undoing=True))
+            batch.records, batch.is_undone = self._undo, True
+            self._writer.write(batch)
         elif outcome == FAILED:
-            self._fail(write.error)
+            self._fail(batch.error)
         else:
             self._undo = None
             _log.info("%s answers again", self._database.place)
@@ -319,7 +305,7 @@ class ObjectEngine(Engine):
         return away(self._database.place, "writing", self._settings.timeout_ms)
 
     def _fail(self, error: HeadraceError | None) -> None:
-        """Nothing can be promised any more, so everything stops."""
+        """Stop everything: the engine can promise nothing any more."""
         self._failure = error if isinstance(error, Fatal) else Fatal(f"{error}; nothing more is accepted. Start again")
         _log.critical("%s", self._failure)
         if self._in_flight is not None:
@@ -344,7 +330,7 @@ class ObjectEngine(Engine):
                 self._collector.collect(QueueGarbage(group.queue))
 
     def _look_around(self) -> None:
-        """Now and then, see who owns the store, and have messages removed that were done or failed long ago."""
+        """Check now and then that we still own the store, and remove messages that were done or failed long ago."""
         now_us = self._clock.monotonic_us()
         if now_us - self._checked_us >= _CHECK_US and self._failure is None:
             self._checked_us = now_us
@@ -362,10 +348,10 @@ class ObjectEngine(Engine):
             self._remove_history(self._clock.now_us() - kept_us)
 
     def _remove_history(self, before_us: int) -> None:
-        """Have what some groups did long ago forgotten; the others follow."""
+        """Remove the old messages of some groups; the others follow."""
         groups, self._aging = self._aging[:_HISTORY_GROUPS], self._aging[_HISTORY_GROUPS:]
         for group in groups:
-            group.has_history = group.settled_us >= before_us  # else this is the last that there is to remove
+            group.has_history = group.settled_us >= before_us  # else this removes the last of them
             until = group.state.committed // group.capacity * group.capacity
             self._collector.collect(OldHistory(group.queue, until, before_us))
             self._catalog.forget_settled(group, before_us)

@@ -1,50 +1,48 @@
-"""A store followed from outside: which logs it has and where they end, exactly as of each look. Messages are not read.
+"""A store followed from outside: its logs and their ends, exactly as of each refresh. Reads no messages.
 
-The first look reads the records of all logs. The following ones read what was added to the write-ahead log since, of
-which every file is durable, and take the records of logs out of it. Files that may be gone already begin it anew.
+The first refresh reads the records of all logs. Later ones read the new files of the write-ahead log, all
+of them durable, and take the records of logs from them. If such a file may be removed already, all are read anew.
 """
 
 import struct
-from typing import Final, final
+from typing import Any, Final, final
 
 from headrace.clock import Clock
 from headrace.errors import Corrupt, HeadraceError, NotFound
 from headrace.storage.objects import keys
-from headrace.storage.objects.database import finish, translated
-from headrace.storage.objects.location import BYTES, HANDLE, Location, function, lift_raw, native
+from headrace.storage.objects.database import Caller, translated
+from headrace.storage.objects.location import BYTES, HANDLE, Location, lift_raw, native
 from headrace.storage.objects.log import StoreReader
 from headrace.storage.objects.records import LogState, decode_log
 from headrace.storage.objects.view import Admin, View, check_store
 
 _TAIL_MS: Final = 5000
-"""How long the next file of the write-ahead log may take, which is known to be there."""
+"""The timeout of reading a file of the write-ahead log that exists."""
 _VALUE: Final = 1
 _LENGTH: Final = struct.Struct(">i")
 
 
 @final
-class StoreFollower:
+class StoreFollower(Caller):
     """The logs of one database."""
 
     def __init__(self, location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
-        """Look for the first time. Raises Unavailable when there is no store of ours, and Corrupt."""
+        """Read all logs. Raises Unavailable when there is no store of ours, and Corrupt."""
+        super().__init__(location.describe(name), timeout_ms, clock)
         self._location = location
         self._name = name
-        self._timeout_ms = timeout_ms
-        self._clock = clock
-        self._place = location.describe(name)
         check_store(location, name, timeout_ms, clock)
         self._admin = Admin(location, name, timeout_ms, clock)
         self._view: View | None = None
-        """Shows at least all that was seen so far; None until it is needed again."""
+        """A view with at least all records seen so far; None until it is needed again."""
         self._states: dict[int, LogState] = {}
         self._ids: dict[str, int] = {}
         self._load()
 
     def refresh(self) -> None:
-        """See what was added meanwhile. Raises Unavailable and Corrupt."""
+        """Take in new records. Raises Unavailable and Corrupt."""
         last = self._last_file(self._file)
-        if self._admin.replayed() > self._file:  # asked second: a file that was gone by then is noticed here
+        if self._admin.replayed() > self._file:  # asked second, so that removed files are noticed
             self._load()
         elif last > self._file:
             try:
@@ -56,22 +54,22 @@ class StoreFollower:
         return list(self._ids)
 
     def log(self, name: str) -> tuple[int, LogState]:
-        """The id of a log, which tells it from another of its name, and its state. Raises NotFound."""
+        """The id of a log, which no other log of its name has, and its state. Raises NotFound."""
         log_id = self._ids.get(name)
         if log_id is None:
-            raise NotFound(f"{self._place} has no queue {name!r}")
+            raise NotFound(f"{self.place} has no queue {name!r}")
         return log_id, self._states[log_id]
 
     def find(self, name: str, time_us: int) -> int:
-        """The offset of the first message with at least this time, or the one behind the last."""
+        """The offset of the first message with at least this time, or the next offset if there is none."""
         log_id, state = self.log(name)
         prefix = keys.entry_prefix(keys.log_name(self._name, log_id))
         reader = StoreReader(self._seen(), self._timeout_ms)
         return reader.find(log_id, prefix, state.first_offset, state.next_offset, time_us)
 
     def checkpoint(self, name: str, lifetime_ms: int, fresh_ms: int) -> str:
-        """Have a checkpoint of this name that will be there for the time: a young one, or else one that is made now."""
-        oldest_s = (self._clock.now_us() // 1000 - fresh_ms) // 1000
+        """The id of a checkpoint of this name that lasts for the lifetime: a young one, or else a new one."""
+        oldest_s = (self.clock.now_us() // 1000 - fresh_ms) // 1000
         young = [found for found, made_s in self._admin.checkpoints(name).items() if made_s >= oldest_s]
         return young[-1] if young else self._admin.create_checkpoint(name, lifetime_ms + fresh_ms)
 
@@ -89,32 +87,29 @@ class StoreFollower:
 
     def _seen(self) -> View:
         if self._view is None:
-            self._view = View(self._location, self._name, self._timeout_ms, self._clock)
+            self._view = View(self._location, self._name, self._timeout_ms, self.clock)
         return self._view
 
     # -- the write-ahead log -----------------------------------------------------------------------------------------
 
     def _last_file(self, after: int) -> int:
-        """The number of the last file there is, or `after` when none follows that one."""
-        with translated(self._place):
-            reader = native.SlateDbWalReader(self._location.path(self._name), self._location.store)
-            begin = function("method_slatedbwalreader_last_wal_file_id")(reader._uniffi_clone_handle(), after)
-            return int(finish(HANDLE, begin, self._place, "reading", self._timeout_ms, self._clock))
+        """The number of the last file, or `after` when none follows it."""
+        return int(self.call(HANDLE, "method_slatedbwalreader_last_wal_file_id", self._wal_reader(), after))
 
     def _read_on(self, last: int) -> None:
         """Take in the records of logs up to this file."""
-        self.close()  # what was seen so far is not all that there is any more
-        with translated(self._place):
-            reader = native.SlateDbWalReader(self._location.path(self._name), self._location.store)
-            begin = function("method_slatedbwalreader_iterator")(reader._uniffi_clone_handle(), self._file + 1)
-            handle = finish(HANDLE, begin, self._place, "reading", self._timeout_ms, self._clock)
-            iterator = native._UniffiFfiConverterTypeSlateDbWalIterator.lift(handle)
-            while self._file < last:
-                begin = function("method_slatedbwaliterator_next")(iterator._uniffi_clone_handle())
-                raw = lift_raw(finish(BYTES, begin, self._place, "reading", _TAIL_MS, self._clock))
-                for key, value in _log_rows(raw, self._place).items():
-                    self._apply(keys.log_id(key), None if value is None else decode_log(value, keys.describe(key)))
-                self._file = int.from_bytes(raw[-8:], "big")
+        self.close()  # the view lacks the new records
+        handle = self.call(HANDLE, "method_slatedbwalreader_iterator", self._wal_reader(), self._file + 1)
+        iterator = native._UniffiFfiConverterTypeSlateDbWalIterator.lift(handle)
+        while self._file < last:
+            raw = lift_raw(self.call(BYTES, "method_slatedbwaliterator_next", iterator, timeout_ms=_TAIL_MS))
+            for key, value in _log_rows(raw, self.place).items():
+                self._apply(keys.log_id(key), None if value is None else decode_log(value, keys.describe(key)))
+            self._file = int.from_bytes(raw[-8:], "big")
+
+    def _wal_reader(self) -> Any:
+        with translated(self.place):
+            return native.SlateDbWalReader(self._location.path(self._name), self._location.store)
 
     def _apply(self, log_id: int, state: LogState | None) -> None:
         before = self._states.pop(log_id, None)
@@ -126,10 +121,10 @@ class StoreFollower:
 
 
 def _log_rows(raw: bytes, place: str) -> dict[bytes, bytes | None]:
-    """The records of logs as one file leaves them; None where one was deleted.
+    """The records of logs after one file of the write-ahead log; None for a deleted one.
 
     The library's own form: a 1, then per row: kind, key, optional value, number, and two optional times; behind the
-    rows the number of the file. A key may be there more than once, in whatever order.
+    rows the number of the file. A key may occur several times, in any order.
     """
     unpack = _LENGTH.unpack_from
     found: dict[bytes, tuple[int, bytes | None]] = {}

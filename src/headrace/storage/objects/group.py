@@ -1,7 +1,7 @@
 """One group as a queue of OpenData-Queue: buckets of active, done and failed messages, and attempts. No database.
 
-A message gets into the buckets when it is claimed: until then it waits in the metadata log, behind the cursor, and
-costs nothing here. So what is in memory is bounded by what is in flight.
+A message enters the buckets when it is claimed: before, it waits in the metadata log and costs nothing here. So the
+claims bound the memory.
 """
 
 from typing import Final, final
@@ -46,13 +46,13 @@ from headrace.storage.objects.records import (
 )
 
 EXPONENT: Final = 2
-"""Buckets of 100 messages: large enough that few are written, small enough that little is written again."""
+"""Buckets of 100 messages: large enough to write few, small enough to rewrite little."""
 NO_MESSAGE: Final = 1 << 63
-"""Added to an offset, this is the id of a message that is not in the log."""
+"""Added to an offset, the id of a message that is not in the log."""
 MAX_ATTEMPTS: Final = 100
-"""How many attempts of a message are remembered; after that the oldest go."""
+"""The limit of stored attempts per message; beyond it the oldest go."""
 _HISTORY: Final = 1000
-"""How many messages a bucket of done or failed ones remembers at most; more than its size only after going back."""
+"""The limit of messages in a done or failed bucket; more than its size only after a seek back."""
 
 Changes = dict[bytes, bytes | None]
 
@@ -68,42 +68,42 @@ class Entry:
         self.metadata = metadata
         self.attempts: list[Attempt] = []
         self.is_recorded = False
-        """Whether its attempts are in the store."""
+        """Whether the store has its attempts."""
 
 
 @final
 class ObjectGroup:
-    """The state of one group, as it is stored, and as the next commit finds it."""
+    """One group: its stored state, and its staged state, which the next commit continues."""
 
     def __init__(self, group_id: int, log: ObjectLog, state: GroupState, exponent: int = EXPONENT) -> None:
         self.queue = b"%d" % group_id
         self.log = log
         self.state = state
-        """What is stored."""
+        """The stored state."""
         self.staged = state.copy()
         self.exponent = exponent
         self.capacity = int(10**exponent)
         self.records: dict[bytes, bytes] = {}
-        """Its records as they are stored, except buckets of done and failed messages that are finished."""
+        """Its stored records, except done and failed buckets that no longer grow."""
         self.has_history = True
-        """Whether there may be done or failed messages in the store that are finished with."""
+        """Whether the store may have done or failed messages in buckets that no longer grow."""
         self.settled_us = 0
-        """When a message was last done or failed, as far as this process knows."""
+        """The time of the last done or failed message that this process knows."""
         self.is_deleted = False
         self._entries: dict[int, Entry] = {}
         self._buckets: set[int] = set()
-        """The numbers of the buckets that have a record."""
+        """The numbers of stored buckets."""
         self._dirty: set[int] = set()
         self._attempted: set[int] = set()
         self._gone: list[int] = []
         self._settled: dict[bytes, dict[int, list[bytes]]] = {DONE: {}, FAILED: {}}
-        """What the buckets that are still added to have, oldest first."""
+        """The messages of done and failed buckets that still grow, oldest first."""
         self._dirty_settled: set[tuple[bytes, int]] = set()
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def stage(self, step: Transition, about: list[tuple[int, bytes]], now_us: int) -> None:
-        """Make one step; `about` has ids and metadata of the messages that are claimed or given back."""
+        """Make one step; `about` has ids and metadata of the claimed or requeued messages."""
         kind = step.kind
         if kind in (CLAIMED, REQUEUED):
             self._take(step, about, now_us)
@@ -136,7 +136,7 @@ class ObjectGroup:
     def _settle(self, offset: int, record: bytes, now_us: int) -> None:
         entry = self._entries[offset]
         pending = self.staged.pending[offset]
-        if entry.attempts:  # what nobody claimed was not processed, and is neither done nor failed
+        if entry.attempts:  # a message without a claim is neither done nor failed
             number = offset // self.capacity * self.capacity
             claim = claim_id(self.exponent, offset)
             settled = self._settled[record].setdefault(number, [])
@@ -153,9 +153,9 @@ class ObjectGroup:
         self._dirty.add(offset // self.capacity * self.capacity)
 
     def forget_settled(self, before_us: int) -> bool:
-        """Forget messages of buckets still added to that were done or failed before this time; whether there are any.
+        """Forget old done and failed messages of buckets that still grow; returns whether there were any.
 
-        The collector removes buckets that are finished with, once all that they have is old.
+        The collector removes buckets that no longer grow, once all their messages are old.
         """
         found = False
         for record, buckets in self._settled.items():
@@ -172,7 +172,7 @@ class ObjectGroup:
     # -- storing -----------------------------------------------------------------------------------------------------
 
     def create(self, spec: Spec, changes: Changes) -> None:
-        """Add the records that a queue begins with."""
+        """Add the first records of a queue."""
         self.specify(spec, changes)
         number = bucket_id(self.exponent, min(self.staged.committed, (1 << 60) - 1))
         self._buckets.add(number_of(number))
@@ -181,11 +181,11 @@ class ObjectGroup:
         changes[queue_key(FAILED, self.queue, number)] = encode_array([])
 
     def specify(self, spec: Spec, changes: Changes) -> None:
-        """Have this be what the queue is to do."""
+        """Set the specification of the queue."""
         changes[spec_key(self.queue)] = encode_spec(spec)
 
     def delete(self, changes: Changes) -> None:
-        """Take away the records that say that the queue is there."""
+        """Delete the records that announce the queue."""
         self.is_deleted = True
         changes[spec_key(self.queue)] = None
         changes[queue_prefix(PROGRESS, self.queue)] = None
@@ -242,7 +242,7 @@ class ObjectGroup:
             available.append(encode_available(Available(entry.message_id, claim, pending.attempts, metadata)))
 
     def stored(self, changes: Changes) -> None:
-        """These changes are durable."""
+        """Note durable changes."""
         for key, value in changes.items():
             if value is None:
                 self.records.pop(key, None)
@@ -250,7 +250,7 @@ class ObjectGroup:
                 self.records[key] = value
         for record, buckets in self._settled.items():
             ended = [number for number in buckets if number + self.capacity <= self.state.committed]
-            for number in ended:  # nothing is added to them any more
+            for number in ended:  # these no longer grow
                 if (record, number) not in self._dirty_settled:
                     del buckets[number]
                     self.records.pop(queue_key(record, self.queue, bucket_id(self.exponent, number)), None)
@@ -258,7 +258,7 @@ class ObjectGroup:
     # -- opening -----------------------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Have what the records say, and nothing else. Raises Corrupt."""
+        """Restore the state from the stored records. Raises Corrupt."""
         for part in (self._entries, self._buckets, self._dirty, self._attempted, self._gone, self._dirty_settled):
             part.clear()
         self._settled = {DONE: {}, FAILED: {}}
@@ -286,7 +286,7 @@ class ObjectGroup:
         available, in_flight = decode_active(value, where)
         for returned in available:
             metadata, due_us = visible_at(returned.metadata, where)
-            if due_us is not None:  # one that was never claimed is in the log, and needs no entry
+            if due_us is not None:  # a message that was never claimed is in the log, and needs no entry
                 self._restore(returned.message_id, returned.claim_id, metadata, attempts)
                 self.state.pending[number_of(returned.claim_id)] = Pending(returned.attempts, due_us, "")
         for held in in_flight:

@@ -1,7 +1,7 @@
-"""Every key of the database, and how numbers, texts and byte strings become bytes. Values are in records.py.
+"""The keys of the database, and the encoding of numbers, texts and byte strings. Values are in records.py.
 
-A key begins with a version and a type. Types 01 to 06 are OpenData-Queue's; the others are those it leaves free. The
-metadata log has OpenData-Log's keys, which begin with another byte and so never meet these.
+A key begins with a version and a type. Types 01 to 06 are OpenData-Queue's; it leaves the others free. The metadata log
+has OpenData-Log's keys, which begin with another byte.
 
     01 01 | message id u64                        payload
     01 02 | TB(queue id) | bucket id u64          active messages       03 done, 04 failed: the same
@@ -11,24 +11,24 @@ metadata log has OpenData-Log's keys, which begin with another byte and so never
     01 08 | log id u64                            log
     01 09 | TB(queue id)                          progress of a queue
     01 0a | TB(table) | key                       keyed state
-    01 0b | log id u64                            up to where a log's messages are collected
-    01 0c | log id u64                            a log that was dropped, and is being collected
-    01 0d | TB(queue id)                          a queue that was deleted, and is being collected
+    01 0b | log id u64                            the end of a log's collected messages
+    01 0c | log id u64                            a dropped log that is being collected
+    01 0d | TB(queue id)                          a deleted queue that is being collected
     01 0e | log id u64 | time i64                 index of times
     01 0f | message id u64 | log id u64           reference to a payload that several logs share
-    01 0f | message id u64 | log id u64 | offset u64    the same, of a message that was copied from another log
+    01 0f | message id u64 | log id u64 | offset u64    reference of a message copied from another log
     01 10                                         instance
-    01 11 | log id u64                            a log whose payloads others refer to
+    01 11 | log id u64                            a log with payloads that others refer to
     03 01 | segment u32 | 10 | TB(log key) | var_u64(sequence)     entry of the metadata log
     03 01 | 00000000 | 30 | segment u32                            segment of the metadata log
     03 01 | segment u32 | 40 | log key                             listing of the metadata log
 
 A bucket id and a claim id are 4 bits of exponent and 60 bits of number: the bucket has room for 10^exponent messages.
 
-In keys, numbers are big-endian, so that bytes sort as the numbers do; in values they are little-endian.
+Numbers are big-endian in keys, so that bytes sort as the numbers do, and little-endian in values.
 
-    TerminatedBytes  00 -> 01 01, 01 -> 01 02, everything else as it is, then 00      keys; sorts as the bytes do
-    var_u64          LLLL DDDD: how many more bytes, then the number, big-endian      keys; sorts as the numbers do
+    TerminatedBytes  00 -> 01 01, 01 -> 01 02, other bytes unchanged, then 00         keys; sorts as the bytes do
+    var_u64          LLLL DDDD: count of more bytes, then the number, big-endian      keys; sorts as the numbers do
     Utf8             u16 length, bytes                                                values
     VarBytes         u32 length, bytes                                                values
     Array<T>         u16 count, elements back to back                                 values
@@ -50,12 +50,12 @@ _SIGN: Final = 1 << 63
 
 
 def encode_terminated(value: bytes) -> bytes:
-    """Bytes of a key that another part follows."""
+    """Encode a part of a key that another part follows."""
     return value.replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01") + b"\x00"
 
 
 def decode_terminated(data: bytes, at: int, where: str) -> tuple[bytes, int]:
-    """The bytes that begin here, and where the next part of the key begins. Raises Corrupt."""
+    """Decode the part that begins here; returns it and the start of the next. Raises Corrupt."""
     end = data.find(b"\x00", at)
     if end < 0:
         raise Corrupt(where, at, "a part of the key has no end")
@@ -78,7 +78,7 @@ def decode_terminated(data: bytes, at: int, where: str) -> tuple[bytes, int]:
 
 
 def encode_var_u64(value: int) -> bytes:
-    """A number of a key in as few bytes as it takes."""
+    """Encode a number of a key in as few bytes as possible."""
     if value < 1 << 4:
         return bytes((value,))
     more = (value.bit_length() + 3) // 8
@@ -88,7 +88,7 @@ def encode_var_u64(value: int) -> bytes:
 
 
 def decode_var_u64(data: bytes, at: int, where: str) -> tuple[int, int]:
-    """The number that begins here, and where the next part begins. Raises Corrupt."""
+    """Decode the number that begins here; returns it and the start of the next part. Raises Corrupt."""
     if at >= len(data):
         raise Corrupt(where, at, "a number is missing")
     more = data[at] >> 4
@@ -101,7 +101,7 @@ def decode_var_u64(data: bytes, at: int, where: str) -> tuple[int, int]:
 
 
 def encode_sortable_i64(value: int) -> bytes:
-    """A number of a key that may be negative."""
+    """Encode a number of a key that may be negative."""
     return (value + _SIGN).to_bytes(8, "big")
 
 
@@ -110,7 +110,7 @@ def decode_sortable_i64(data: bytes) -> int:
 
 
 def lexical_successor(prefix: bytes) -> bytes | None:
-    """The least bytes above everything that begins with the prefix; None when there is no end."""
+    """The least key above all keys with this prefix; None if there is none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
@@ -139,7 +139,7 @@ def encode_array(elements: list[bytes]) -> bytes:
 
 @final
 class Reader:
-    """Takes a value apart from front to back. Everything raises Corrupt where the bytes are not what they should be."""
+    """Decodes a value from front to back. Every method raises Corrupt for wrong bytes."""
 
     __slots__ = ("at", "data", "where")
 
@@ -186,13 +186,13 @@ class Reader:
             raise Corrupt(self.where, begin, "a text is not UTF-8") from error
 
     def version(self, known: int) -> None:
-        """The first byte of our own records."""
+        """Check the version, the first byte of our own records."""
         found = self.u8()
         if found != known:
             raise Corrupt(self.where, 0, f"version {found} is not known; this release reads version {known}")
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Check that no bytes are left."""
         if self.at != len(self.data):
             raise Corrupt(self.where, self.at, f"{len(self.data) - self.at} bytes too many")
 
@@ -221,7 +221,7 @@ LENT: Final = _QUEUE + b"\x11"
 LOG_SEGMENT: Final = _LOG + b"\x00\x00\x00\x00\x30" + _SEGMENT
 
 MAX_EXPONENT: Final = 4
-"""10^4 messages fill the 65,535 elements of an array best; 10^5 do not fit."""
+"""An array has at most 65,535 elements: 10^4 messages fit, 10^5 do not."""
 _NUMBER: Final = (1 << 60) - 1
 MAX_NUMBER: Final = _NUMBER
 
@@ -238,7 +238,7 @@ def u64(value: int) -> bytes:
 
 
 def log_id(key: bytes) -> int:
-    """The id in the key of a record that each log has. Raises Corrupt."""
+    """The log id in a key of the form type | log id. Raises Corrupt."""
     if len(key) != 10:
         raise Corrupt(describe(key), 2, f"8 bytes expected, {len(key) - 2} are left")
     return int.from_bytes(key[2:], "big")
@@ -249,7 +249,7 @@ def payload_key(message_id: int) -> bytes:
 
 
 def queue_prefix(kind: bytes, queue: bytes) -> bytes:
-    """What all keys of this kind and queue begin with."""
+    """The prefix of all keys of this kind and queue."""
     return kind + encode_terminated(queue)
 
 
@@ -292,17 +292,17 @@ def reference_key(message_id: int, log_id: int) -> bytes:
 
 
 def copy_key(message_id: int, log_id: int, offset: int) -> bytes:
-    """The reference of a message that was copied: a log may have several copies of one."""
+    """The reference of a copied message: a log may have several copies of one message."""
     return reference_key(message_id, log_id) + u64(offset)
 
 
 def log_name(instance: str, log_id: int) -> bytes:
-    """The key of a metadata log, as OpenData-Log's user sees it."""
+    """The key of a metadata log, as users of OpenData-Log see it."""
     return f"opendata-queue/{instance}/messages/metadata/{log_id}".encode()
 
 
 def entry_prefix(log: bytes) -> bytes:
-    """What the keys of all entries of a metadata log begin with."""
+    """The prefix of all entries of a metadata log."""
     return _LOG + _SEGMENT + b"\x10" + encode_terminated(log)
 
 
@@ -311,7 +311,7 @@ def entry_key(prefix: bytes, sequence: int) -> bytes:
 
 
 def decode_entry_key(key: bytes, prefix: bytes) -> int:
-    """The sequence number of an entry: the offset of its first message. Raises Corrupt."""
+    """The sequence number of an entry, which is the offset of its first message. Raises Corrupt."""
     sequence, at = decode_var_u64(key, len(prefix), describe(key))
     if at != len(key):
         raise Corrupt(describe(key), at, "the key is too long")
@@ -323,7 +323,7 @@ def listing_key(log: bytes) -> bytes:
 
 
 def bucket_id(exponent: int, number: int) -> int:
-    """The id of the bucket that the message with this number is in."""
+    """The id of the bucket with this message number."""
     capacity = int(10**exponent)
     return exponent << 60 | number // capacity * capacity
 

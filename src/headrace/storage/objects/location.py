@@ -1,11 +1,11 @@
-"""Where a store is, its plain objects, and SlateDB's library called directly. No records, no engine.
+"""The location of a store, its plain objects, and direct calls of SlateDB's library. No records, no engine.
 
 The package's own conversion copies byte by byte in Python (80 us for a record of 100 bytes; 9 us here), and its
-asynchronous methods want an event loop. Both are what its generator made of the library's plain functions, which are
-called here instead. They belong to one release, so that one is required.
+asynchronous methods need an event loop. This module calls the library's plain functions instead. They belong to one
+release, which is required.
 
-The library's threads allocate and free the blocks of tables by the megabyte. glibc keeps what is freed, in an arena
-for every few threads: over two million messages that came to 130 MB beside 55 MB in use.
+The library's threads allocate and free the blocks of tables by the megabyte. glibc keeps freed memory in an arena for
+every few threads: over two million messages that came to 130 MB beside 55 MB in use.
 """
 
 import contextlib
@@ -37,13 +37,13 @@ _allocator: Final[Any] = ctypes.CDLL(None)
 
 
 def use_few_arenas() -> None:
-    """Have all threads share a few arenas. To be called before there are threads."""
-    with contextlib.suppress(AttributeError):  # another C library has none
+    """Let all threads share a few arenas. Call it before threads start."""
+    with contextlib.suppress(AttributeError):  # other C libraries have none
         _allocator.mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def give_back() -> None:
-    """Give what is free back to the system; takes some milliseconds."""
+    """Return free memory to the system; takes some milliseconds."""
     with contextlib.suppress(AttributeError):
         _allocator.malloc_trim(0)
 
@@ -63,7 +63,7 @@ class _ForeignBytes(ctypes.Structure):
 
 
 def check_version(found: str) -> None:
-    """Raises Unavailable unless this is the release whose functions are called here."""
+    """Raises Unavailable unless this is the required release."""
     if found != REQUIRED:
         raise Unavailable(f"slatedb {found} is installed, {REQUIRED} is needed: pip install 'headrace[objects]'")
 
@@ -72,8 +72,8 @@ check_version(version("slatedb"))
 use_few_arenas()
 
 _library: Final = native._UniffiLib
-# These return at once and never call back, so they need not let other threads run: with a busy event loop beside it,
-# a call that does waits for up to 5 ms to go on.
+# These functions return at once and never call back, so they keep the interpreter's lock: beside a busy event loop, a
+# call that releases it waits up to 5 ms to get it again.
 _quick: Final = ctypes.PyDLL(str(Path(native.__file__).with_name("libslatedb_uniffi.so")))
 
 
@@ -113,7 +113,7 @@ _waiting: dict[int, "SimpleQueue[int]"] = {}
 
 @native._UNIFFI_RUST_FUTURE_CONTINUATION_CALLBACK  # type: ignore[untyped-decorator, unused-ignore]
 def _continue(number: int, code: int) -> None:
-    """Called by the library's threads."""
+    """Note the progress of a call; the library's threads call this."""
     waiting = _waiting.get(number)
     if waiting is not None:
         waiting.put(code)
@@ -121,7 +121,7 @@ def _continue(number: int, code: int) -> None:
 
 @final
 class Call:
-    """One operation that goes on in the library's threads. Made and waited for by one thread of ours."""
+    """One operation in the library's threads. One thread of ours begins it and waits for it."""
 
     def __init__(self, kind: Kind, future: int, clock: Clock) -> None:
         self._kind = kind
@@ -134,7 +134,7 @@ class Call:
         self._poll()
 
     def wait(self, timeout_ms: int) -> bool:
-        """Whether it came to its end in this time; if not, go on waiting, or give up with `release`."""
+        """Whether it ended within this time; if not, wait again or give up with `release`."""
         end_us = self._clock.monotonic_us() + timeout_ms * 1000
         while not self._is_ready:
             try:
@@ -148,7 +148,7 @@ class Call:
         return True
 
     def result(self) -> Any:
-        """What came of it. Raises the library's error."""
+        """The result. Raises the library's error."""
         try:
             return native._uniffi_rust_call_with_error(
                 native._UniffiFfiConverterTypeError, self._kind.complete, self._future
@@ -157,7 +157,7 @@ class Call:
             self.release()
 
     def release(self) -> None:
-        """Be done with it, whether or not it came to its end."""
+        """Free it, whether or not it has ended."""
         if _waiting.pop(self._number, None) is not None:
             self._kind.free(self._future)
 
@@ -167,7 +167,7 @@ class Call:
 
 @final
 class Batch:
-    """Changes that are written as one."""
+    """Changes that are written atomically."""
 
     def __init__(self) -> None:
         self.native = native.WriteBatch()
@@ -196,13 +196,13 @@ _ignored: Final = ctypes.addressof(_ignored_status)
 
 
 def lower(value: bytes) -> Any:
-    """Bytes as the library takes them: the length, then they themselves, copied in one go."""
+    """Bytes for the library: their length and a copy of them."""
     raw = _LENGTH.pack(len(value)) + value
     return _from_bytes(_ForeignBytes(len(raw), raw), _ignored)
 
 
 def lower_raw(value: bytes) -> Any:
-    """A value that is in the library's own form already."""
+    """A value for the library that is in its own form already."""
     return _from_bytes(_ForeignBytes(len(value), value), _ignored)
 
 
@@ -212,7 +212,7 @@ def raw_form(converter: Any, value: object) -> bytes:
 
 
 def lift_raw(buffer: Any) -> bytes:
-    """What the library returned, in its own form."""
+    """The bytes that the library returned, in its own form."""
     try:
         return ctypes.string_at(buffer.data, buffer.len)
     finally:
@@ -245,14 +245,14 @@ def function(name: str) -> Function:
 
 
 VARIABLES: Final = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
-"""How the environment variables of a vendor begin."""
+"""The prefix of each vendor's environment variables."""
 _MANIFESTS: Final = "manifest"
 
 
 def open_bucket(url: str, timeout_ms: int, create: bool) -> ObjectStore:
-    """What is below a URL. Every call waits for at most this long, and is not tried again.
+    """The objects below a URL. Each call waits at most this long, and is not retried.
 
-    Raises what obstore raises: BaseError, OSError and ValueError.
+    Raises obstore's errors: BaseError, OSError and ValueError.
     """
     scheme = urlsplit(url).scheme
     if scheme not in VARIABLES:
@@ -265,7 +265,7 @@ def open_bucket(url: str, timeout_ms: int, create: bool) -> ObjectStore:
             "connect_timeout": waiting,
             "allow_http": os.environ.get(f"{VARIABLES[scheme]}_ALLOW_HTTP", "").lower() == "true",
         },
-        retry_config={"max_retries": 0, "retry_timeout": waiting},  # who asks decides whether to ask again
+        retry_config={"max_retries": 0, "retry_timeout": waiting},  # the caller decides about retries
     )
 
 
@@ -278,12 +278,12 @@ def groups(url: str, timeout_ms: int) -> list[str]:
 
 
 def groups_in(bucket: ObjectStore) -> list[str]:
-    """The same of a store that is open. Raises what obstore raises."""
+    """The replication groups in an open store. Raises obstore's errors."""
     return [name for name in folders(bucket) if is_name(name) and _has_manifest(bucket, name)]
 
 
 def folders(bucket: ObjectStore, inside: str = "") -> list[str]:
-    """The names of folders at the top, or inside another, in order. Raises what obstore raises."""
+    """The names of folders at the top or inside another, in order. Raises obstore's errors."""
     found = obstore.list_with_delimiter(bucket, inside or None)["common_prefixes"]
     return sorted([path.rstrip("/").rpartition("/")[2] for path in found])
 
@@ -300,9 +300,9 @@ class Location:
     """A place for databases, one path for each."""
 
     def __init__(self, url: str, create: bool = True) -> None:
-        """A directory that is not there is made, unless it is only to be read.
+        """Make a missing directory unless `create` is False.
 
-        Raises Refused when the URL cannot be one of a store, Unavailable when the store cannot be used as it is.
+        Raises Refused when the URL cannot be one of a store, Unavailable when the store cannot be used.
         """
         self.url = url.rstrip("/")
         parts = urlsplit(url)
@@ -313,12 +313,12 @@ class Location:
                 f"{url!r}: a store's URL has no user, query or fragment; credentials come from the environment"
             )
         self.directory = unquote(parts.path) if parts.scheme == "file" else ""
-        """Where it is on this machine; "" when it is elsewhere."""
+        """Its path on this machine; "" for a remote store."""
         self._prefix = "" if self.directory else unquote(parts.path).strip("/")
         self.store = self._resolve(url, parts.scheme, parts.netloc, unquote(parts.path), create)
 
     def path(self, name: str) -> str:
-        """Where in the store the database of this name is."""
+        """The path of a database in the store."""
         return f"{self._prefix}/{name}" if self._prefix else name
 
     def describe(self, name: str) -> str:

@@ -1,9 +1,9 @@
-"""One log in an object store: its state, its messages in memory, and how others are read from the store.
+"""One log in an object store: its state, its messages in memory, and the reading of others from the store.
 
-Two states are kept: what is stored, which readers see, and what is staged, which the next commit builds upon.
+A log has two states: the stored one, which readers see, and the staged one, which the next commit continues.
 
-The owner of the engine waits for these reads, and with it everybody else. So it does not wait long, and once the store
-did not answer, it is not asked again for a while.
+The engine's owner, and so every client, waits for reads. So reads have a short timeout, and after a failure the store
+is not asked for a while.
 """
 
 from bisect import bisect_right
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 PATIENCE_MS: Final = 2000
 _REST_US: Final = 5_000_000
-"""For how long the store is not asked again after it did not answer."""
+"""The pause after the store did not answer."""
 READ_ROWS: Final = 512
 READ_BYTES: Final = 1 << 20
 _ENTRIES: Final = 16
 _GAP: Final = 8
-"""Payloads so near to each other are read in one go, with those of other logs between them."""
+"""Payloads at most this far apart are read together, with those of other logs between them."""
 
 
 class Rows(NamedTuple):
@@ -56,7 +56,7 @@ class Rows(NamedTuple):
 
 @final
 class StoreReader:
-    """Reads logs of one database. Not for several threads at once: the decoder remembers."""
+    """Reads logs of one database. For one thread: the decoder has a memory."""
 
     def __init__(self, database: Readable, patience_ms: int = PATIENCE_MS) -> None:
         self._database = database.within(patience_ms)
@@ -72,7 +72,7 @@ class StoreReader:
                 yield Rows(decode_entry_key(key, prefix), *decode_entry(value, describe(key)))
 
     def read(self, prefix: bytes, offset: int, stop: int) -> tuple[list[int], list[bytes], list[Message]]:
-        """Messages from `offset` on, at least one, as many as is good to read at once. Raises Corrupt, Unavailable."""
+        """Read at least one message from `offset` on, up to READ_ROWS or READ_BYTES. Raises Corrupt, Unavailable."""
         self._check()
         try:
             ids, metadata = self._plan(prefix, offset, stop)
@@ -115,7 +115,7 @@ class StoreReader:
         return stop
 
     def _plan(self, prefix: bytes, offset: int, stop: int) -> tuple[list[int], list[bytes]]:
-        """What to read: the ids and the metadata of messages in a row."""
+        """The ids and the metadata of the messages to read."""
         ids: list[int] = []
         metadata: list[bytes] = []
         size = 0
@@ -152,7 +152,7 @@ class StoreReader:
 
 
 def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """Ids that are near to each other, as first and last."""
+    """First and last of each group of ids that are near to each other."""
     first = last = ids[0]
     for each in ids[1:]:
         if each - last > _GAP:
@@ -163,9 +163,9 @@ def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
 
 
 MERGE_ROWS: Final = 256
-"""A run of fewer messages takes later ones in, so that many small commits do not make many small chunks."""
+"""Later messages extend a chunk of fewer, so that many small commits do not make many small chunks."""
 _MESSAGE_BYTES: Final = 250
-"""What a message costs in memory besides its payload and its metadata, which has its properties once more."""
+"""The memory of a message without its payload and metadata, which has the properties once more."""
 
 
 @final
@@ -190,14 +190,14 @@ class Chunk:
         return self.base + len(self.messages)
 
     def extend(self, ids: list[int], metadata: list[bytes], messages: list[Message]) -> None:
-        """Take more in at the end."""
+        """Append messages."""
         self.ids += ids
         self.metadata += metadata
         self.messages += messages
         self._resize(self.size + _size(metadata, messages))
 
     def cut(self, stop: int) -> None:
-        """Forget everything from this offset on."""
+        """Forget the messages from this offset on."""
         count = max(0, stop - self.base)
         del self.ids[count:], self.metadata[count:], self.messages[count:]
         self._resize(_size(self.metadata, self.messages))
@@ -210,14 +210,14 @@ class Chunk:
 
 @final
 class Shelf:
-    """The chunks of one log, in order and without overlaps, but with gaps."""
+    """The chunks of one log, in order; they may have gaps but no overlaps."""
 
     __slots__ = ("chunks", "stored")
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
         self.stored = 0
-        """Everything below is in the store, and so can be forgotten here."""
+        """Messages below are in the store, so their chunks may be forgotten."""
 
     def find(self, offset: int) -> Chunk | None:
         """The chunk that has this offset."""
@@ -225,7 +225,7 @@ class Shelf:
         return self.chunks[at] if at >= 0 and offset < self.chunks[at].next else None
 
     def next_base(self, offset: int, otherwise: int) -> int:
-        """Where the next chunk behind this offset begins."""
+        """The base of the next chunk behind this offset."""
         at = bisect_right(self.chunks, offset, key=_base_of)
         return self.chunks[at].base if at < len(self.chunks) else otherwise
 
@@ -234,7 +234,7 @@ class Shelf:
         stack.add(chunk)
 
     def append(self, base: int, ids: list[int], metadata: list[bytes], messages: list[Message], stack: "Stack") -> None:
-        """Add new messages at the end."""
+        """Append new messages."""
         last = self.chunks[-1] if self.chunks else None
         if last is not None and last.next == base and last.stack is stack and len(last.messages) < MERGE_ROWS:
             last.extend(ids, metadata, messages)
@@ -243,7 +243,7 @@ class Shelf:
             self.add(Chunk(self, base, ids, metadata, messages), stack)
 
     def drop_below(self, offset: int) -> None:
-        """Forget chunks of which nothing is left."""
+        """Forget chunks whose messages are all below this offset."""
         gone = 0
         while gone < len(self.chunks) and self.chunks[gone].next <= offset:
             _take_off(self.chunks[gone])
@@ -251,7 +251,7 @@ class Shelf:
         del self.chunks[:gone]
 
     def cut(self, offset: int) -> None:
-        """Forget everything from this offset on: it was not stored."""
+        """Forget the messages from this offset on: they were not stored."""
         while self.chunks and self.chunks[-1].base >= offset:
             _take_off(self.chunks.pop())
         if self.chunks and self.chunks[-1].next > offset:
@@ -264,7 +264,7 @@ class Shelf:
 
 @final
 class Stack:
-    """The chunks of all logs that share a budget: the oldest, or the longest unused, goes first."""
+    """The chunks of all logs under one budget: the oldest, or the longest unused, goes first."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -281,7 +281,7 @@ class Stack:
         self.order.move_to_end(chunk)
 
     def trim(self) -> None:
-        """Forget chunks until the rest is within the budget, but none that is the only copy, and never the last."""
+        """Forget chunks until the rest is within the budget, but no only copy, and never the last chunk."""
         while self.bytes > self.max_bytes and len(self.order) > 1:
             oldest = next(iter(self.order))
             if oldest.next > oldest.shelf.stored:
@@ -313,7 +313,7 @@ _NO_TIME: Final = -(1 << 63)
 
 @final
 class LogContext:
-    """What all logs of an engine share."""
+    """The parts that all logs of an engine share."""
 
     __slots__ = ("instance", "kept", "reader", "recent")
 
@@ -323,7 +323,7 @@ class LogContext:
         self.recent = recent
         """New messages."""
         self.kept = kept
-        """Messages that were read from the store."""
+        """Messages read from the store."""
 
 
 @final
@@ -331,7 +331,7 @@ class ObjectLog(Log):
     """The messages and groups of one queue."""
 
     __slots__ = (
-        "_surroundings",
+        "_context",
         "collected",
         "groups_by_name",
         "id",
@@ -344,15 +344,15 @@ class ObjectLog(Log):
         "stored",
     )
 
-    def __init__(self, name: str, surroundings: LogContext) -> None:
+    def __init__(self, name: str, context: LogContext) -> None:
         self.name = name
         self.id = -1
-        """-1 until something is staged for it."""
+        """-1 until a commit is staged for it."""
         self.is_stored = False
         self.is_lent = False
-        """Whether it is stored, or on its way, that payloads of its messages may be others' as well."""
+        """Whether a stored or staged record says that other logs refer to its payloads."""
         self.collected = 0
-        """Up to where its messages are being removed from the store."""
+        """The end of the messages that are being removed from the store."""
         self.prefix = b""
         self.first_offset = 0
         self.next_offset = 0
@@ -361,25 +361,25 @@ class ObjectLog(Log):
         self.groups_by_name: dict[str, ObjectGroup] = {}
         self.staged_groups: dict[str, ObjectGroup] = {}
         self.shelf = Shelf()
-        self._surroundings = surroundings
+        self._context = context
 
     def identify(self, log_id: int) -> None:
-        """Be the log with this id."""
+        """Set the id of the log."""
         self.id = log_id
-        self.prefix = entry_prefix(log_name(self._surroundings.instance, log_id))
+        self.prefix = entry_prefix(log_name(self._context.instance, log_id))
 
     def show(self, state: LogState) -> None:
-        """This is what is stored now."""
+        """Show a stored state to readers."""
         self.is_stored = True
         self.stored = state
         self.first_offset = state.first_offset
         self.next_offset = state.next_offset
         self.shelf.stored = state.next_offset
         self.shelf.drop_below(state.first_offset)
-        self._surroundings.recent.trim()
+        self._context.recent.trim()
 
     def revert(self) -> None:
-        """Forget what is staged."""
+        """Forget the staged state."""
         self.staged = self.stored
         self.staged_groups = dict(self.groups_by_name)
         self.shelf.cut(self.next_offset)
@@ -421,7 +421,7 @@ class ObjectLog(Log):
             chunk = self.shelf.find(at)
             if chunk is None:
                 stop = self.shelf.next_base(at, self.next_offset)
-                found = self._surroundings.reader.find(self.id, self.prefix, at, stop, timestamp_us)
+                found = self._context.reader.find(self.id, self.prefix, at, stop, timestamp_us)
                 if found < stop:
                     return found
                 at = stop
@@ -442,7 +442,7 @@ class ObjectLog(Log):
             start += len(messages)
 
     def about(self, offset: int) -> tuple[int, bytes] | None:
-        """The id and the metadata of a message, staged ones too; None where there is none.
+        """The id and the metadata of a message, staged or stored; None if there is none.
 
         Raises Corrupt and Unavailable.
         """
@@ -458,11 +458,11 @@ class ObjectLog(Log):
     def _chunk(self, offset: int) -> Chunk:
         """The messages around this offset, from memory or from the store."""
         chunk = self.shelf.find(offset)
-        kept = self._surroundings.kept
+        kept = self._context.kept
         if chunk is None:
             stop = self.shelf.next_base(offset, self.next_offset)
             try:
-                rows = self._surroundings.reader.read(self.prefix, offset, stop)
+                rows = self._context.reader.read(self.prefix, offset, stop)
             except Corrupt as error:
                 raise Corrupt(f"{self.name!r}: {error.file}", error.position, error.what) from error
             chunk = Chunk(self.shelf, offset, *rows)

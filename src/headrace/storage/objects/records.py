@@ -10,15 +10,16 @@
              FilterExpression: kind u8 | text Utf8 [| expression Utf8]
              kind 0 none, 1 topic filter, 2 filter expression, 3 topic filter and filter expression
 
-Times are microseconds since 1970 UTC. Decoding raises Corrupt where the bytes are not what they should be.
+Times are microseconds since 1970 UTC. Decoding raises Corrupt for wrong bytes.
+
+The metadata of a message, little-endian:
 
     version u8 = 1 | flags u8 | encoding u8 | priority u8 | payload length u32 | timestamp i64
     [visible at i64] [expires i64] [not before i64]                 with flags 1, 2, 4
     topic Utf8 | exchange Utf8 | client id Utf8 | protocol Utf8 | properties: the rest
     flag 8: the payload is shared with other logs
 
-Little-endian; times are microseconds since 1970 UTC. "Visible at" is only in the list of available messages: from then
-on a message that was given back may be claimed again.
+"Visible at" is only in the list of available messages: a requeued message may be claimed again from then on.
 
 log        version u8 = 1 | first offset u64 | next offset u64 | bytes u64 | latest time i64
                | indexed offset u64 | name Utf8
@@ -26,7 +27,7 @@ progress   version u8 = 1 | mode u8 | log id u64 | cursor u64 | committed u64 | 
            then, for each range of settled offsets above committed: gap var_u64 | length var_u64
 instance   version u8 = 1 | instance id Utf8
 
-SeqBlock   base u64 | size u64, both big-endian: everything below base + size may be in use
+SeqBlock   base u64 | size u64, both big-endian: every number below base + size may be in use
 """
 
 import struct
@@ -57,17 +58,17 @@ def decode_block(data: bytes, where: str) -> tuple[int, int]:
 
 @final
 class Sequence:
-    """Gives numbers out. `record` is the block to store together with whatever uses them; None when it is stored."""
+    """Allocates numbers. `record` is a block to store together with their first use; None when it is stored."""
 
     def __init__(self, stored: bytes | None, where: str) -> None:
-        """Go on behind the stored block: what is left of it may be in use. Raises Corrupt."""
+        """Continue behind the stored block: its numbers may be in use. Raises Corrupt."""
         base, size = decode_block(stored, where) if stored is not None else (0, 0)
         self._next = base + size
         self._end = base + size
         self.record: bytes | None = None
 
     def allocate(self, count: int) -> int:
-        """The first of `count` numbers in a row."""
+        """Allocate `count` consecutive numbers; returns the first."""
         first = self._next
         self._next += count
         if self._next > self._end:
@@ -89,15 +90,15 @@ class LogState(NamedTuple):
     next_offset: int
     size_bytes: int
     latest_us: int
-    """The latest timestamp of all messages the log ever had."""
+    """The latest timestamp of all messages that the log ever had."""
     indexed: int
-    """The offset at which times were last indexed."""
+    """The offset of the last index entry for times."""
 
 
 class Progress(NamedTuple):
     log_id: int
     state: GroupState
-    """Without pending entries and filter, which are in other records."""
+    """The state without pending entries and filter, which other records have."""
 
 
 def encode_log(log: LogState) -> bytes:
@@ -175,7 +176,7 @@ _MAX_KNOWN: Final = 10_000
 
 @final
 class MetadataEncoder:
-    """Turns messages into metadata; what they have in common with others from their source is encoded once."""
+    """Encodes the metadata of messages; the part of each source is encoded once."""
 
     def __init__(self) -> None:
         self._known: dict[Source, bytes] = {}
@@ -203,7 +204,7 @@ class MetadataEncoder:
 
 @final
 class MetadataDecoder:
-    """Turns metadata back; messages from one source share it."""
+    """Decodes messages; those of one source share it."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str, str, int], Source] = {}
@@ -242,13 +243,13 @@ def is_shared(metadata: bytes, where: str) -> bool:
 
 
 def with_visible_at(metadata: bytes, time_us: int) -> bytes:
-    """The metadata of a message that was given back: it may be claimed again from then on."""
+    """Add to a requeued message's metadata the time from which it may be claimed again."""
     flags = bytes((VERSION, metadata[1] | VISIBLE))
     return flags + metadata[2 : HEAD.size] + TIME.pack(time_us) + metadata[HEAD.size :]
 
 
 def visible_at(metadata: bytes, where: str) -> tuple[bytes, int | None]:
-    """The metadata as it is in the log, and when a message that was given back may be claimed again. Raises Corrupt."""
+    """The metadata as in the log, and the time from which a requeued message may be claimed again. Raises Corrupt."""
     flags = head_of(metadata, where)[1]
     if not flags & VISIBLE:
         return metadata, None
@@ -307,7 +308,7 @@ class InFlight(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A message that is done or failed, and since when."""
+    """A done or failed message, and the time when it was settled."""
 
     message_id: int
     claim_id: int
@@ -322,7 +323,7 @@ class Attempt(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What a queue is to do. The number of attempts is 0 where there is no limit."""
+    """The specification of a queue; `max_attempts` is 0 without a limit."""
 
     filter: str
     """The topic filter of the group."""
@@ -331,11 +332,11 @@ class Spec(NamedTuple):
     bucket_size: int
     description: str
     expression: str = ""
-    """The filter expression that messages have to satisfy to enter the queue."""
+    """The filter expression of messages that may enter the queue."""
 
 
 def encode_entry(ids: list[int], metadata: list[bytes]) -> bytes:
-    """An entry of the metadata log. Raises Refused when it has too many messages."""
+    """Encode an entry of the metadata log. Raises Refused when it has too many messages."""
     pack = _METADATA.pack
     return encode_array([pack(each, len(about)) + about for each, about in zip(ids, metadata, strict=True)])
 
@@ -393,7 +394,7 @@ def encode_settled(message: Settled) -> bytes:
 
 
 def settled_at(message: bytes) -> int:
-    """When a message of a done or failed record was settled."""
+    """The time when a message of a done or failed record was settled."""
     at_us: int = _SETTLED.unpack_from(message)[2]
     return at_us
 

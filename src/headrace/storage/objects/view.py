@@ -1,7 +1,7 @@
-"""A database seen from outside, whether or not a broker has it open: all that is durable, or what a checkpoint keeps.
+"""A database read from outside, whether or not a broker has it open: all durable records, or those of a checkpoint.
 
-Nothing is written, but for checkpoints: they keep the tables of a moment from being removed for a time. What the owner
-has only in its write-ahead log at that moment is not part of them.
+A view writes nothing but checkpoints. A checkpoint keeps the tables of a moment from being removed for a time; it lacks
+records that are only in the owner's write-ahead log.
 """
 
 from typing import Any, Final, final
@@ -9,24 +9,24 @@ from typing import Any, Final, final
 from headrace.clock import Clock
 from headrace.errors import Corrupt, HeadraceError, Unavailable
 from headrace.storage.objects import keys
-from headrace.storage.objects.database import Readable, finish, translated
-from headrace.storage.objects.location import BYTES, HANDLE, NOTHING, Location, function, native
+from headrace.storage.objects.database import Caller, Readable, translated
+from headrace.storage.objects.location import BYTES, HANDLE, NOTHING, Location, groups, native
 from headrace.storage.objects.records import LogState, decode_instance, decode_log
 
 _MIB: Final = 1 << 20
 _CACHE_BYTES: Final = 16 * _MIB
 _MEMTABLE_BYTES: Final = 64 * _MIB
 _LOOK_MS: Final = 1000
-"""How often an open view looks for what is new."""
+"""The interval at which an open view looks for new records."""
 _LIFETIME_MS: Final = 600_000
 _RETRIES: Final = 5
 
 
 @final
 class View(Readable):
-    """What one database holds; without a checkpoint, everything that was durable when it was opened, and more later.
+    """The records of one database: those of a checkpoint, or all that were durable at the opening and later.
 
-    A scan shows what there was when it began.
+    A scan shows the records as of its beginning.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class View(Readable):
         try:
             with translated(self.place):
                 builder = _builder(location.path(name), location.store, checkpoint, tables_only)
-                begin = function("method_dbreaderbuilder_build")(builder._uniffi_clone_handle())
-                self._handle = native._UniffiFfiConverterTypeDbReader.lift(self._finish(HANDLE, begin, "opening"))
+            opened = self.call(HANDLE, "method_dbreaderbuilder_build", builder, doing="opening")
+            self._handle = native._UniffiFfiConverterTypeDbReader.lift(opened)
         except Corrupt as error:
             raise self._refusal(Admin(location, name, timeout_ms, clock), error, checkpoint) from error
         try:
-            if not checkpoint and not tables_only:  # before there are tables, these show nothing
+            if not checkpoint and not tables_only:  # these are empty before the first table
                 self._check_instance()
         except BaseException:
             self.close()
@@ -65,13 +65,11 @@ class View(Readable):
         return found
 
     def close(self) -> None:
-        """Let go of it."""
-        begin = function("method_dbreader_shutdown")(self._handle._uniffi_clone_handle())
+        """Close the view."""
         try:
-            with translated(self.place):
-                self._finish(NOTHING, begin, "closing")
+            self.call(NOTHING, "method_dbreader_shutdown", self._handle, doing="closing")
         except HeadraceError:
-            return  # it is only read: there is nothing to lose
+            return  # a reader has nothing to lose
 
     def _check_instance(self) -> None:
         stored = self.get(keys.INSTANCE)
@@ -82,13 +80,11 @@ class View(Readable):
             raise Unavailable(f"{self.place} belongs to instance {found!r}, not {self._name!r}")
 
     def _absence(self) -> Unavailable:
-        """What to say of a database that is not there."""
-        from headrace.storage.objects.location import groups  # seldom wanted, and not loaded by every executor for that
-
+        """The error for a missing database."""
         try:
             found = groups(self._location.url, self._timeout_ms)
         except Unavailable:
-            found = []  # what is there cannot be told, which was not the question
+            found = []  # the list is only an addition to the error
         if found:
             return Unavailable(
                 f"{self._location.url} has no replication group {self._name!r}; there are: {', '.join(found)}"
@@ -96,7 +92,7 @@ class View(Readable):
         return Unavailable(f"there is no store at {self.place}: name the URL that `headrace serve --store` was given")
 
     def _refusal(self, admin: "Admin", error: Corrupt, checkpoint: str) -> HeadraceError:
-        """What to say of a database that cannot be opened."""
+        """The error for a database that cannot be opened."""
         if not admin.exists():
             return self._absence()
         if checkpoint and checkpoint not in admin.checkpoints():
@@ -105,13 +101,11 @@ class View(Readable):
 
 
 @final
-class Admin:
-    """What is known of a database without opening it, and its checkpoints."""
+class Admin(Caller):
+    """The manifest and the checkpoints of a database, without opening it."""
 
     def __init__(self, location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
-        self.place = location.describe(name)
-        self._timeout_ms = timeout_ms
-        self._clock = clock
+        super().__init__(location.describe(name), timeout_ms, clock)
         with translated(self.place):
             self._native = native.AdminBuilder(location.path(name), location.store).build()
 
@@ -119,7 +113,7 @@ class Admin:
         return self._manifest() is not None
 
     def replayed(self) -> int:
-        """The number of the last file of the write-ahead log that is in tables; files up to it may be gone."""
+        """The number of the last write-ahead log file that is in tables; files up to it may be removed."""
         manifest = self._manifest()
         if manifest is None:
             raise Unavailable(
@@ -128,36 +122,34 @@ class Admin:
         return int(manifest.replay_after_wal_id)
 
     def checkpoints(self, name: str | None = None) -> dict[str, int]:
-        """The ids of checkpoints, all or those of a name, and when each was made, in seconds."""
+        """The ids of checkpoints, all or those of a name, with the time of each in seconds."""
         lowered = native._UniffiFfiConverterOptionalString.lower(name)
-        raw = self._call(BYTES, "list_checkpoints", lowered)
+        raw = self._ask(BYTES, "list_checkpoints", lowered)
         found = native._UniffiFfiConverterSequenceTypeCheckpoint.lift(raw)
         return {each.id: int(each.create_time_secs) for each in found}
 
     def create_checkpoint(self, name: str, lifetime_ms: int) -> str:
-        """Keep all tables of now from being removed for this time. Returns the checkpoint's id."""
+        """Keep the current tables from being removed for this time. Returns the checkpoint's id."""
         options = native.CheckpointOptions(lifetime_ms=lifetime_ms, source=None, name=name)
         lowered = native._UniffiFfiConverterTypeCheckpointOptions.lower(options)
-        raw = self._call(BYTES, "create_detached_checkpoint", lowered)
+        raw = self._ask(BYTES, "create_detached_checkpoint", lowered)
         return str(native._UniffiFfiConverterTypeCheckpointCreateResult.lift(raw).id)
 
     def delete_checkpoint(self, checkpoint: str) -> None:
-        self._call(NOTHING, "delete_checkpoint", native._UniffiFfiConverterString.lower(checkpoint))
+        self._ask(NOTHING, "delete_checkpoint", native._UniffiFfiConverterString.lower(checkpoint))
 
     def _manifest(self) -> Any:
         lowered = native._UniffiFfiConverterOptionalUInt64.lower(None)
-        return native._UniffiFfiConverterOptionalTypeVersionedManifest.lift(self._call(BYTES, "read_manifest", lowered))
+        return native._UniffiFfiConverterOptionalTypeVersionedManifest.lift(self._ask(BYTES, "read_manifest", lowered))
 
-    def _call(self, kind: Any, name: str, lowered: Any) -> Any:
-        with translated(self.place):
-            begin = function(f"method_admin_{name}")(self._native._uniffi_clone_handle(), lowered)
-            return finish(kind, begin, self.place, "reading", self._timeout_ms, self._clock)
+    def _ask(self, kind: Any, name: str, lowered: Any) -> Any:
+        return self.call(kind, f"method_admin_{name}", self._native, lowered)
 
 
 def check_store(location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
-    """See that there is a store which can be read: who only asks for a manifest waits long for what is not there.
+    """Check that there is a store that can be read: reading the manifest of a missing one takes long.
 
-    Raises Unavailable with what the store said, and Corrupt.
+    Raises Unavailable with the store's answer, and Corrupt.
     """
     View(location, name, timeout_ms, clock, tables_only=True).close()
 

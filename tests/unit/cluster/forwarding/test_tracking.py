@@ -1,4 +1,4 @@
-"""Where frames end in what a server sends: any cut of the bytes gives the same, and a goodbye comes only in between."""
+"""Ends of frames in a server's bytes: any cut gives the same ends, and a goodbye fits only between frames."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from headrace.net.handover import Tracker
-from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME
+from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME
 from headrace.protocols.amqp091.handover import Amqp091Tracker
 from headrace.protocols.amqp091.handshake import start_fields
 from headrace.protocols.amqp091.methods import encode_method
@@ -17,7 +17,7 @@ from headrace.protocols.amqp10.codec import encode_frame
 from headrace.protocols.amqp10.frames import AMQP_HEADER, EMPTY_FRAME
 from headrace.protocols.amqp10.handover import Amqp10Tracker
 from headrace.protocols.amqp10.performatives import Close, Open
-from headrace.protocols.mqtt.encoding import PING_RESPONSE, encode_connack, encode_disconnect, encode_publish
+from headrace.protocols.mqtt.codec import PING_RESPONSE, encode_connack, encode_disconnect, encode_publish
 from headrace.protocols.mqtt.handover import MqttTracker, version_of
 
 _START = encode_method(0, commands.Connection.Start, start_fields("1", False))

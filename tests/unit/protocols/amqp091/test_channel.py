@@ -8,12 +8,12 @@ from pamqp import base, commands, frame
 from headrace.core.properties import Properties
 from headrace.model import AMQP091
 from headrace.net.connection import Wire
+from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
-from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import BODY, HEADER, METHOD, PROTOCOL_HEADER
-from headrace.protocols.amqp091.handshake import Server
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import Amqp091Codec, decode_properties, encode_properties
+from headrace.protocols.amqp091.server import Server
 from tests.endpoints import doors_to
 from tests.house import House
 from tests.lines import Line

@@ -9,8 +9,16 @@ from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.queue import Queue
 from headrace.errors import ProtocolError
 from headrace.model import Source
-from headrace.protocols.amqp091.codec import Ack, Decoder, Hello, Publish, RouteRoom
-from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME, DeliverEncoder, encode_ack
+from headrace.protocols.amqp091.codec import (
+    HEARTBEAT_FRAME,
+    Ack,
+    Decoder,
+    DeliverEncoder,
+    Hello,
+    Publish,
+    RouteRoom,
+    encode_ack,
+)
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import decode_method, encode_method
 from tests.house import House
@@ -29,8 +37,8 @@ def test_a_publish_is_a_method_a_header_and_a_body() -> None:
     assert isinstance(event, Publish)
     assert (event.channel, event.route.exchange, event.route.key) == (1, "", "job")
     assert event.route.mandatory
-    assert event.properties == bytes.fromhex("1000 02")
-    assert event.said.delivery_mode == 2
+    assert event.raw == bytes.fromhex("1000 02")
+    assert event.properties.delivery_mode == 2
     assert event.bodies == [b"hello"]
 
 

@@ -4,8 +4,17 @@ import pytest
 from pamqp import commands
 
 from headrace.errors import ProtocolError
-from headrace.protocols.amqp091.codec import Ack, Decoder, Hello, Method, Publish, TooLarge
-from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME, encode_ack, encode_content
+from headrace.protocols.amqp091.codec import (
+    HEARTBEAT_FRAME,
+    Ack,
+    Decoder,
+    Hello,
+    Method,
+    Publish,
+    TooLarge,
+    encode_ack,
+    encode_content,
+)
 from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE, PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
 
@@ -37,8 +46,8 @@ def _read(data: bytes, piece: int) -> list[tuple[object, ...]]:
 def _plain(event: object) -> list[tuple[object, ...]]:
     if isinstance(event, Publish):
         route = event.route
-        way = (event.channel, route.exchange, route.key, route.mandatory, route.immediate, event.properties)
-        return [(*way, event.said.delivery_mode, body) for body in event.bodies]
+        way = (event.channel, route.exchange, route.key, route.mandatory, route.immediate, event.raw)
+        return [(*way, event.properties.delivery_mode, body) for body in event.bodies]
     if isinstance(event, Ack):
         return [(event.channel, tag, event.multiple) for tag in range(event.first, event.tag + 1)]
     if isinstance(event, Method):

@@ -9,12 +9,12 @@ from headrace.core.queue.definition import declared
 from headrace.errors import Unavailable
 from headrace.model import AMQP091
 from headrace.net.connection import Wire
+from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
-from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import METHOD, PROTOCOL_HEADER
-from headrace.protocols.amqp091.handshake import Server
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp091.server import Server
 from tests.endpoints import doors_to
 from tests.house import House
 from tests.lines import Line
@@ -167,7 +167,7 @@ def test_deliveries_wait_in_their_queue_as_long_as_answers_do(client: _Client) -
     client.say(commands.Basic.Consume, queue="brief", no_ack=True)
     client.say(commands.Queue.Declare, **_DURABLE)
     assert client.publish("brief", b"x") == []
-    assert client.house.broker.queue("brief", client.connection).messages == 1
+    assert client.house.broker.topology.queue("brief").messages == 1
     assert client.open_door() == ["Queue.DeclareOk", "Basic.Deliver"]
 
 

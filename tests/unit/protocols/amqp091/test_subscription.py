@@ -3,11 +3,9 @@
 from typing import cast
 
 import pytest
-from pamqp import commands
+from pamqp import commands, common
 
-from headrace.core.access.logins import Account
-from headrace.core.access.permissions import Permission, Rights
-from headrace.core.access.users import guest
+from headrace.core.client import insider
 from headrace.core.properties import Properties
 from headrace.core.queue.definition import STREAM, QueueDefinition, declared
 from headrace.core.queue.dispatch import Consumer, Delivery
@@ -15,10 +13,9 @@ from headrace.errors import PreconditionFailed
 from headrace.model import AMQP091, Message, Source
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.channel import Channel
-from headrace.protocols.amqp091.context import ConnectionContext, Host
+from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE
 from headrace.protocols.amqp091.properties import Amqp091Codec, decode_properties
-from headrace.protocols.amqp091.subscriptions import Subscription, Tags
-from headrace.protocols.answers import Answers
+from headrace.protocols.amqp091.server import ConnectionContext, Host
 from headrace.storage.group_state import WORK
 from tests.house import House
 from tests.lines import Line
@@ -30,6 +27,11 @@ def _headers_of(frames: bytes) -> dict[str, object]:
     size = int.from_bytes(frames[at + 3 : at + 7])
     said: Properties = decode_properties(frames[at + 19 : at + 7 + size])
     return said.headers
+
+
+def _channel(house: House, line: Line) -> Channel:
+    client = insider(house.broker, "guest")
+    return Channel(ConnectionContext(cast("Wire", line), Host("/", house.broker), client, {}, FRAME_MAX_SIZE), 1)
 
 
 def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
@@ -46,14 +48,10 @@ def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
     house.broker.settle(worked[0])
     house.run()
     wire = Line()
-    link = ConnectionContext(
-        cast("Wire", wire), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/")
-    )
-    answers = Answers(link.wire, house.broker, lambda: None, lambda _: None)
-    subscription = Subscription(link, 1, "c", "s", Tags(), answers)
-    subscription.is_stream = subscription.is_addressed = True
+    subscriptions = _channel(house, wire).subscriptions
+    arguments: common.FieldTable = {"x-consumer-group": "readers", "x-stream-offset": "first"}
 
-    house.broker.consume("s", subscription.open(1, False, 0, None), "readers", position="first")
+    subscriptions.consume(commands.Basic.Consume(queue="s", arguments=arguments), "s")
     house.run()
 
     headers = _headers_of(b"".join(wire.sent))
@@ -65,18 +63,14 @@ def test_of_a_row_of_acknowledgements_those_before_an_unknown_tag_count() -> Non
     house = House()
     house.broker.declare(declared("q", durable=True))
     house.publish("q", *"abcd")
-    link = ConnectionContext(
-        cast("Wire", Line()), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/")
-    )
-    link.rights.grant(Permission("guest", "/", ".*", ".*", ".*"), {})
-    channel = Channel(link, 1)
+    channel = _channel(house, Line())
     channel.subscriptions.qos(commands.Basic.Qos(prefetch_count=3))
     channel.subscriptions.consume(commands.Basic.Consume(queue="q", consumer_tag="c"), "q")
     house.run()
 
-    channel.ack(2, 2, False)
+    channel.subscriptions.ack(2, 2, False)
     with pytest.raises(PreconditionFailed, match="unknown delivery tag 2"):
-        channel.ack(1, 3, False)
+        channel.subscriptions.ack(1, 3, False)
     house.run()
 
     assert [entry.offset for entry in house.broker.groups.pending("q")] == [2, 3]

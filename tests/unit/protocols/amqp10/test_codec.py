@@ -1,4 +1,4 @@
-"""The bytes of AMQP 1.0, pinned: frames as the standard draws them, messages as they are stored."""
+"""The bytes of AMQP 1.0, pinned: frames of the standard, and stored messages."""
 
 import contextlib
 
@@ -6,6 +6,7 @@ import pytest
 
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp10 import types as t
+from headrace.protocols.amqp10 import values as codes
 from headrace.protocols.amqp10.codec import Decoder, Hello, TransferEncoder, encode_accepted, encode_frame, encode_sasl
 from headrace.protocols.amqp10.frames import AMQP_HEADER, SASL_HEADER
 from headrace.protocols.amqp10.performatives import (
@@ -27,9 +28,8 @@ from headrace.protocols.amqp10.performatives import (
     Target,
     Transfer,
 )
-from headrace.protocols.amqp10.reading import Reader
 from headrace.protocols.amqp10.sections import joined, split
-from headrace.protocols.amqp10.writing import encode_value
+from headrace.protocols.amqp10.values import Reader, encode_value
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ from headrace.protocols.amqp10.writing import encode_value
         ([], "45"),
         ([True, "a"], "c0050241a10161"),
         (t.Map([(t.Symbol("a"), t.UInt(1))]), "c10602a301615201"),
-        (t.Array(t.SYM32, [t.Symbol("a"), t.Symbol("b")]), "e00c02b3000000016100000001" + "62"),
+        (t.Array(codes.SYM32, [t.Symbol("a"), t.Symbol("b")]), "e00c02b3000000016100000001" + "62"),
         (t.Described(t.ULong(0x24), []), "00532445"),
         ([t.Described(t.ULong(0), t.Described(t.Symbol("a"), None)), True], "c0090200440" + "0a301614041"),
-        (t.Array(t.LIST32, [[t.Described(t.ULong(0), True)]]), "e00d01d0000000070000000100444" + "1"),
+        (t.Array(codes.LIST32, [[t.Described(t.ULong(0), True)]]), "e00d01d0000000070000000100444" + "1"),
     ],
 )
 def test_values_have_these_bytes(value: object, raw: str) -> None:
@@ -77,7 +77,7 @@ def test_values_have_these_bytes(value: object, raw: str) -> None:
 def test_an_array_in_a_short_form_is_read() -> None:
     value = Reader(bytes.fromhex("e00602a301610162")).value()
 
-    assert value == t.Array(t.SYM32, [t.Symbol("a"), t.Symbol("b")])
+    assert value == t.Array(codes.SYM32, [t.Symbol("a"), t.Symbol("b")])
 
 
 def _opening() -> Open:

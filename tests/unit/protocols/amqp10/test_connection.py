@@ -1,4 +1,4 @@
-"""What a connection of AMQP 1.0 refuses, bounds and keeps, seen in its frames."""
+"""Refusals, bounds and durable state of a connection of AMQP 1.0, seen in its frames."""
 
 from headrace.core.access.permissions import Permission
 from headrace.core.access.users import Limits
@@ -23,7 +23,7 @@ from headrace.protocols.amqp10.performatives import (
     Transfer,
 )
 from headrace.protocols.amqp10.types import Described, ULong
-from headrace.protocols.amqp10.writing import encode_value
+from headrace.protocols.amqp10.values import encode_value
 from tests.amqp10_client import body, credit, receiver, sender, transfer
 from tests.amqp10_harness import Caller, Office, only
 
@@ -198,7 +198,7 @@ def test_an_open_transaction_ends_with_its_connection() -> None:
     assert office.house.consume("q").payloads == ["one"]
 
 
-# -- what outlives a link --------------------------------------------------------------------------------------------
+# -- state that outlives a link --------------------------------------------------------------------------------------
 
 
 def _durable() -> Attach:
@@ -247,24 +247,51 @@ def test_a_durable_subscription_is_looked_up_without_a_source_and_ended_by_closi
     assert _condition([event for event in caller.say(lookup) if isinstance(event, Detach)]) == "amqp:not-found"
 
 
-def test_a_link_is_kept_for_its_timeout_and_not_longer() -> None:
+def test_a_subscription_is_kept_for_its_timeout_and_not_longer() -> None:
+    office = Office()
+    caller = office.connect("laptop")
+    attach = receiver("sub", "news/#")
+    assert attach.source is not None
+    attach.source.timeout = 30
+    caller.say(attach)
+    caller.lose()
+    office.house.publish_topic("news/today", "one")
+    office.house.advance(29)
+    caller = office.connect("laptop")
+    assert len(only(Transfer, caller.say(attach, credit(0, 1)))) == 1
+    caller.lose()
+    office.house.advance(31)
+
+    assert sorted(office.house.broker.topology.queues) == ["q"]
+
+
+def test_a_link_that_may_come_back_gives_back_what_was_unsettled() -> None:
     office = Office()
     office.house.publish("q", "one")
     caller = office.connect()
     attach = receiver("r", "q")
     assert attach.source is not None
-    attach.source.timeout = 30
+    attach.source.durable, attach.source.expiry_policy = 2, NEVER
     caller.say(attach, credit(0, 1))
+    assert office.house.broker.queue("q").unsettled == 1
     caller.lose()
-    assert office.house.broker.queue("q").unsettled == 1
-    office.house.advance(29)
-    office.server.tick()
-    assert office.house.broker.queue("q").unsettled == 1
-    office.house.advance(2)
-    office.server.tick()
 
     assert office.house.broker.queue("q").unsettled == 0
-    assert office.house.broker.queue("q").messages == 1
+    assert office.house.consume("q").payloads == ["one"]
+
+
+def test_a_durable_source_goes_with_its_queue() -> None:
+    office = Office()
+    caller = office.connect()
+    attach = receiver("r", "q")
+    assert attach.source is not None
+    attach.source.durable, attach.source.expiry_policy = 1, NEVER
+    caller.say(attach)
+    assert len(office.house.broker.kept.items()) == 1
+    office.house.broker.delete("q")
+
+    assert _condition([event for event in caller.heard() if isinstance(event, Detach)]) == "amqp:resource-deleted"
+    assert office.house.broker.kept.items() == []
 
 
 def test_a_virtual_host_that_goes_takes_its_connections_along() -> None:

@@ -1,4 +1,4 @@
-"""Connections with very many links, or with very much that is unsettled: they end a bounded part in each turn."""
+"""Connections with very many links or unsettled deliveries end a bounded part of them in each turn."""
 
 from headrace.core.pipeline import AT_ONCE
 from headrace.protocols.amqp10.performatives import Begin, Detach

@@ -6,7 +6,7 @@ from headrace.core.properties import plain_value
 from headrace.protocols.amqp091.fields import UInt64
 from headrace.protocols.amqp10.properties import from_neutral, to_neutral
 from headrace.protocols.amqp10.types import ULong
-from headrace.protocols.amqp10.writing import encode_value
+from headrace.protocols.amqp10.values import encode_value
 from headrace.selector.fields import header_number
 
 LARGE = (1, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)

@@ -1,4 +1,4 @@
-"""Answers of AMQP 1.0 that promise something durable come when it is, in order; other sessions do not wait."""
+"""Answers of AMQP 1.0 that promise durable state wait for it, in order. Other sessions do not wait."""
 
 import pytest
 
@@ -162,21 +162,3 @@ def test_a_receiver_that_settles_second_hears_of_each_outcome_once_that_one_is_s
     engine.open_door()
     (told,) = only(Disposition, caller.heard())
     assert (told.first, told.last, told.settled) == (second.id, second.id, True)
-
-
-def test_a_receiver_that_resumes_hears_that_its_outcome_is_settled_once_that_is_stored(
-    engine: RefusingEngine, caller: Caller
-) -> None:
-    engine.open_door()
-    attach = receiver("r", "q")
-    caller.say(sender("s", "q", 1), transfer(0, body("x"), 1))
-    (sent,) = only(Transfer, caller.say(attach, credit(0, 1)))
-    caller.say(Detach(0, False))
-    engine.is_closed_door = True
-    attach.unsettled = Map([(sent.tag, ACCEPTED.described())])
-    assert _kinds(caller.say(attach)) == ["Attach"]
-
-    engine.open_door()
-
-    (resumed,) = only(Transfer, caller.heard())
-    assert (resumed.tag, resumed.resume, resumed.settled) == (sent.tag, True, True)

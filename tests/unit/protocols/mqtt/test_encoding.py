@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.protocols.mqtt.encoding import (
+from headrace.protocols.mqtt.codec import (
     PING_RESPONSE,
     PublishEncoder,
     delivered_properties,

@@ -214,7 +214,7 @@ def test_identifiers_come_round_without_meeting() -> None:
     field = Field()
     reader = field.device("r", said={0x21: 1})
     reader.subscribe(("a", 1))
-    client = reader.connection._client
+    client = reader.connection._receiver
     assert client is not None
     client.outbox._last = 65_534
     writer = field.device("w")

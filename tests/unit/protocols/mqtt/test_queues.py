@@ -339,7 +339,7 @@ def test_a_flood_in_an_ephemeral_queue_does_not_pile_up_for_a_client_that_acknow
     writer = field.device("p")
     for number in range(3000):
         writer.publish("$queue/new", str(number))
-    client = device.connection._client
+    client = device.connection._receiver
     assert client is not None
     assert len(client.outbox._waiting) <= 1300
     assert device.texts() == [str(number) for number in range(3000)]

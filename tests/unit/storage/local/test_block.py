@@ -14,7 +14,7 @@ from headrace.storage.local.block import (
     decode_block,
     decode_header,
 )
-from headrace.storage.local.block_coding import decode_messages, encode_block
+from headrace.storage.local.encoding import decode_messages, encode_block
 from tests.workbench import FULL, PLAIN, all_values, full_message, many, plain
 
 MESSAGES = [*plain(b"a", b"", b"ccc"), full_message(), *plain(b"after")]

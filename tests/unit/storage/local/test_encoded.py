@@ -5,7 +5,7 @@ from pathlib import Path
 from headrace.model import Message
 from headrace.storage.api import TRANSACTIONS, Commit
 from headrace.storage.group_state import WORK
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.staging import EncodedBlock, encoded
 from headrace.storage.memory import MemoryEngine

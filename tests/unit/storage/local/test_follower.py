@@ -7,11 +7,12 @@ import pytest
 
 from headrace.errors import Corrupt, HeadraceError, NotFound, Unavailable
 from headrace.storage.arrow import SCHEMA
-from headrace.storage.local.block_arrow import batch_of_block, span_batches
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.arrow import batch_of_block, span_batches
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.engine import LocalEngine, LocalSettings
-from headrace.storage.local.follower import Follower, Span, SpanReader
+from headrace.storage.local.follower import Follower, SpanReader
 from headrace.storage.local.staging import encoded
+from headrace.storage.local.stored import Span
 from tests.workbench import Bench, many, plain
 
 RECYCLING = LocalSettings(

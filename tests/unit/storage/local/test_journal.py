@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Corrupt
-from headrace.storage.local.block_coding import encode_block
 from headrace.storage.local.disk import Disk
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.journal import (
     PAGE,
     Journal,

@@ -8,7 +8,7 @@ from headrace.model import Message, Source
 from headrace.storage.arrow import batch_of_messages
 from headrace.storage.local.arrow import copy_to_logs, merge_by_log
 from headrace.storage.local.block import Block, cut_block
-from headrace.storage.local.block_coding import decode_messages, encode_block
+from headrace.storage.local.encoding import decode_messages, encode_block
 
 NAMES = ["a", "b", "c", "d"]
 _MESSAGES = st.builds(

@@ -17,7 +17,7 @@ from headrace.storage.group_state import (
     STREAM,
     Transition,
 )
-from headrace.storage.local.block_coding import decode_messages, encode_block
+from headrace.storage.local.encoding import decode_messages, encode_block
 from headrace.storage.local.record import (
     CREATE_LOG,
     DELETE,

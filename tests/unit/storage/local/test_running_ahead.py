@@ -50,7 +50,7 @@ class Owner:
         commit = Commit()
         commit.append("orders", plain(*[name.encode()] * count))
         if early:
-            commit.applied = lambda: self.told.append(f"{name} used")
+            commit.written = lambda: self.told.append(f"{name} used")
         self.engine.commit(commit, lambda error: self._done(name, error), durable)
 
     def _done(self, name: str, error: HeadraceError | None) -> None:
@@ -117,7 +117,7 @@ def test_a_large_commit_waits_for_its_sync(owner: Owner) -> None:
     owner.disk.gate.clear()
     commit = Commit()
     commit.append("orders", many(200, size=1000))
-    commit.applied = lambda: owner.told.append("used")
+    commit.written = lambda: owner.told.append("used")
     owner.engine.commit(commit, lambda error: owner.told.append("done"))
     owner.engine.poll()
     assert owner.told == []

@@ -9,8 +9,8 @@ import pytest
 from headrace.errors import Corrupt
 from headrace.model import Message
 from headrace.storage.local.block import Block
-from headrace.storage.local.block_coding import decode_messages, encode_block
 from headrace.storage.local.disk import Disk
+from headrace.storage.local.encoding import decode_messages, encode_block
 from headrace.storage.local.segment import (
     HEADER_BYTES,
     Segment,

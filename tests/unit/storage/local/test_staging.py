@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import NotFound, PreconditionFailed, Unavailable
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.staging import StagingArea, encoded
 from tests.workbench import all_values, full_message, many
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Corrupt
-from headrace.storage.local.block_coding import decode_messages
 from headrace.storage.local.checkpoint import Tail, decode_tails, tails_path
+from headrace.storage.local.encoding import decode_messages
 from headrace.storage.local.flusher import RECORD_BYTES, RECORD_ROWS, encode_tails
 from tests.workbench import full_message, many, payloads, plain
 

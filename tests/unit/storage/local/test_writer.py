@@ -4,13 +4,25 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from headrace.clock import ManualClock
+from headrace.storage.api import Commit
+from headrace.storage.local.batch import Batch
 from headrace.storage.local.block import Block
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.disk import SyncFailed
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.journal import PAGE, Journal, Position
 from headrace.storage.local.record import encode_put
-from headrace.storage.local.writer import Report, Write, Writer
+from headrace.storage.local.writer import Report, Synced, SyncFailure, Writer
 from tests.disks import FullDisk
 from tests.workbench import many
+
+
+def record(seq: int, size: int = 10, durable: bool = True, block: Block | None = None) -> Batch:
+    """A batch that is ready to be written."""
+    batch = Batch(Commit(), lambda error: None, durable)
+    batch.seq = seq
+    batch.operations = encode_put("t", b"k", bytes(size))
+    batch.blocks = [] if block is None else [block]
+    return batch
 
 
 class Desk:
@@ -23,13 +35,11 @@ class Desk:
         self.writer = Writer(self.journal, ManualClock(), self.reports.put)
         self.writer.start()
 
-    def write(self, seq: int, size: int = 10, durable: bool = True, block: Block | None = None) -> Write:
+    def write(self, seq: int, size: int = 10, durable: bool = True, block: Block | None = None) -> Batch:
         """Hand a record over and wait for the report."""
-        self.writer.write(
-            Write(seq, encode_put("t", b"k", bytes(size)), b"", [] if block is None else [block], durable)
-        )
+        self.writer.write(record(seq, size, durable, block))
         report = self.reports.get(timeout=60)
-        assert isinstance(report, Write)
+        assert isinstance(report, Batch)
         return report
 
     def close(self) -> None:
@@ -59,7 +69,7 @@ def test_records_behind_a_failed_one_are_skipped_until_told_to_resume(tmp_path: 
 
     desk.close()
     assert failed.error is not None
-    assert (behind.skipped, behind.position) == (True, None)
+    assert (behind.error, behind.position) == (None, None)
     assert again.position is not None
 
 
@@ -90,7 +100,7 @@ def test_a_record_that_failed_does_not_count_as_synced(tmp_path: Path) -> None:
 def test_an_owner_that_waits_writes_a_durable_record_itself(tmp_path: Path) -> None:
     journal = Journal(FullDisk(), tmp_path, 4 * PAGE, 2, [], Position(0, 0, PAGE))
     writer = Writer(journal, ManualClock(), lambda report: None)  # not started: nobody else takes the record
-    handed_over = Write(1, encode_put("t", b"k", b"v"), b"", [], True)
+    handed_over = record(1)
     writer.write(handed_over)
 
     written = writer.write_here()
@@ -105,11 +115,86 @@ def test_an_owner_that_waits_writes_a_durable_record_itself(tmp_path: Path) -> N
 def test_an_owner_that_waits_leaves_a_record_without_a_sync_to_the_thread(tmp_path: Path) -> None:
     journal = Journal(FullDisk(), tmp_path, 4 * PAGE, 2, [], Position(0, 0, PAGE))
     writer = Writer(journal, ManualClock(), lambda report: None)
-    writer.write(Write(1, encode_put("t", b"k", b"v"), b"", [], False))
+    writer.write(record(1, durable=False))
 
     assert writer.write_here() is None
 
     writer.start()
     writer.stop()
     assert journal.synced_seq == 1
+    journal.close()
+
+
+class CountingDisk(FullDisk):
+    """A disk that counts how often the journal is synced, and fails when told so."""
+
+    syncs = 0
+    is_broken = False
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+        if self.is_broken:
+            raise SyncFailed(5, "Input/output error")
+        super().sync(fd)
+
+
+def test_records_that_are_queued_together_share_one_sync_and_are_reported_in_order(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    journal = Journal(disk, tmp_path, 16 * PAGE, 2, [], Position(0, 0, PAGE))
+    journal.write(1, b"", b"", [], True)  # begins a file
+    reports: SimpleQueue[Report] = SimpleQueue()
+    writer = Writer(journal, ManualClock(), reports.put)
+    before = disk.syncs
+    for seq in range(2, 12):
+        writer.write(record(seq, durable=seq % 3 > 0))
+
+    writer.start()
+    writer.stop()
+
+    found = [reports.get() for _ in range(reports.qsize())]
+    assert [report.seq for report in found if isinstance(report, Batch)] == list(range(2, 12))
+    assert [report.seq for report in found if isinstance(report, Synced)] == [11]
+    assert isinstance(found[0], Synced)
+    assert disk.syncs == before + 1
+    journal.close()
+
+
+def test_records_before_a_failed_one_are_synced_before_they_are_reported(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    journal = Journal(disk, tmp_path, 4 * PAGE, 2, [], Position(0, 0, PAGE))
+    journal.write(1, b"", b"", [], True)
+    reports: SimpleQueue[Report] = SimpleQueue()
+    writer = Writer(journal, ManualClock(), reports.put)
+    disk.full = True
+    for each in (record(2), record(3), record(4, 8 * PAGE), record(5)):
+        writer.write(each)
+
+    writer.start()
+    writer.stop()
+
+    found = [reports.get() for _ in range(reports.qsize())]
+    batches = [report for report in found if isinstance(report, Batch)]
+    assert [batch.position is not None for batch in batches] == [True, True, False, False]
+    assert [batch.error is not None for batch in batches] == [False, False, True, False]
+    assert journal.synced_seq == 3
+    journal.close()
+
+
+def test_records_whose_shared_sync_fails_are_not_reported_as_written(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    journal = Journal(disk, tmp_path, 16 * PAGE, 2, [], Position(0, 0, PAGE))
+    journal.write(1, b"", b"", [], True)
+    reports: SimpleQueue[Report] = SimpleQueue()
+    writer = Writer(journal, ManualClock(), reports.put)
+    disk.is_broken = True
+    for seq in (2, 3):
+        writer.write(record(seq))
+    before = disk.syncs
+
+    writer.start()
+    writer.stop()
+
+    found = [reports.get() for _ in range(reports.qsize())]
+    assert [type(report) for report in found] == [SyncFailure]
+    assert disk.syncs == before + 1, "a second sync could succeed without what was lost"
     journal.close()

@@ -12,7 +12,7 @@ from headrace.errors import Corrupt, HeadraceError, Refused, Truncated, Unavaila
 from headrace.model import Message, Source
 from headrace.storage.api import QUEUES, RETAINED, Commit, Origin
 from headrace.storage.group_state import WORK
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.staging import encoded
 from headrace.storage.objects import engine as engine_module
 from headrace.storage.objects import keys
@@ -496,7 +496,7 @@ def test_memory_is_bounded_however_long_a_log_is(tmp_path: Path) -> None:
     found = [message.payload for at in range(0, 3000, 50) for message in log.read(at, 50)]
 
     assert found == [b"%d" % number for number in range(3000)]
-    around = house.engine._catalog._surroundings
+    around = house.engine._catalog._context
     largest = 512 * 500  # what is read from the store at once may be held until the next
     assert around.recent.bytes <= 20_000 + 256 * 500
     assert around.kept.bytes <= 10_000 + largest

@@ -1,20 +1,32 @@
-"""One pass over a whole data directory: everything is read, nothing is changed, damage stops nothing. No formats."""
+"""One pass over a whole data directory: it reads everything, changes nothing and goes on after damage. No formats."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, final
 
 from headrace.errors import Corrupt, Refused
-from headrace.storage.api import DEFINITIONS
 from headrace.storage.local.checkpoint import SUFFIX, LogEntry, tails_path
 from headrace.storage.local.disk import Disk, ReadOnlyDisk
-from headrace.storage.local.doctor.findings import Meter, Problem, Progress, QueueRow, Report, problem_of, read_whole
-from headrace.storage.local.doctor.projection import ExpectedLog, Projection
-from headrace.storage.local.doctor.repairs import CutJournal, RebuildIndexes, Remove, Repair, fingerprint_of
-from headrace.storage.local.doctor.segments import SegmentCheck, check_group, coverage_problems
+from headrace.storage.local.doctor.findings import (
+    CutJournal,
+    Meter,
+    Problem,
+    Progress,
+    QueueRow,
+    RebuildIndexes,
+    Remove,
+    Repair,
+    Report,
+    fingerprint_of,
+    problem_of,
+    read_whole,
+)
+from headrace.storage.local.doctor.projection import Projection
+from headrace.storage.local.doctor.segments import SegmentCheck, coverage_problems
 from headrace.storage.local.files import ReadingLock, decode_name, is_partial
 from headrace.storage.local.segment import HEADER_BYTES, segment_log_id, segment_path
-from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path
+from headrace.storage.local.stored import StoredLog
+from headrace.storage.local.tables import decode_stored, stored_path
 
 _ORPHAN: Final = "look whether a copy of journal/ knows it; if not, move it away"
 _DRAFTS: Final = (".json.tmp", ".log.tmp", ".kv.tmp")
@@ -60,7 +72,8 @@ class _Examination:
         self._check_tables()
         if projection.checkpoint is None:
             self._assume_logs()
-        queues = [self._check_log(log) for log in sorted(projection.logs.values(), key=lambda log: log.name)]
+        logs = sorted(projection.catalog.logs.items(), key=lambda item: item[1].name)
+        queues = [self._check_log(number, log) for number, log in logs]
         self._check_queue_directories()
         for path in self._drafts():
             self._left_over(path, "a draft that was never finished")
@@ -89,15 +102,10 @@ class _Examination:
             return
         used: set[Path] = set()
         for name, (generation, length) in checkpoint.tables.items():
-            is_definition = name in DEFINITIONS
-            path = definitions_path(self._root, name) if is_definition else table_path(self._root, name, generation)
+            path = stored_path(self._root, name, generation)
             used.add(path)
             try:
-                data = read_whole(self._disk, path)
-                if is_definition:
-                    decode_definitions(name, data, path, length)
-                else:
-                    decode_table(name, generation, data, length, path)
+                decode_stored(name, generation, read_whole(self._disk, path), length, path)
             except Corrupt as error:
                 self._problems.append(problem_of(error, "restore the file from a copy; without it no queue is served"))
             except (KeyError, AttributeError) as error:
@@ -113,7 +121,7 @@ class _Examination:
     # -- logs --------------------------------------------------------------------------------------------------------
 
     def _assume_logs(self) -> None:
-        """Without a checkpoint, take the directories for what they seem to be, so that their segments are verified."""
+        """Without a checkpoint, assume a log for each directory, so that its segments are verified."""
         for number, (directory, name) in enumerate(self._queue_directories(), start=1):
             paths = sorted((directory / "segments").glob("*.seg"))
             bases = [int(path.stem) for path in paths if path.stem.isdecimal()]
@@ -123,11 +131,11 @@ class _Examination:
                 entry.segment_length = paths[-1].stat().st_size
                 with paths[-1].open("rb") as file:
                     log_id = segment_log_id(file.read(HEADER_BYTES))
-                self._projection.logs[number] = ExpectedLog(log_id, name, directory, entry)
+                self._projection.catalog.logs[number] = StoredLog(self._root / "queues", log_id, name, entry)
 
-    def _check_log(self, log: ExpectedLog) -> QueueRow:
-        row = QueueRow(log.name, log.first, log.next, problems=log.problems)
-        directory = log.directory / "segments"
+    def _check_log(self, number: int, log: StoredLog) -> QueueRow:
+        row = QueueRow(log.name, log.first, log.next, problems=self._projection.log_problems.get(number, []))
+        directory = log.segments_directory
         sizes: dict[int, int] = {}
         for path in sorted(directory.glob("*.seg")):
             if path.stem.isdecimal() and path == segment_path(directory, int(path.stem)):
@@ -141,16 +149,17 @@ class _Examination:
         for path in [*sorted(directory.glob("*.idx")), *sorted(directory.glob("*.tix"))]:
             if not path.with_suffix(".seg").exists():
                 row.problems.append(self._remove(path, "an index without a segment"))
-        for group in sorted(log.groups.values(), key=lambda group: group.name):
+        for _, group in sorted(log.groups.items()):
+            check = self._projection.check_of(group)
             if self._projection.is_sound:
-                check_group(group, log.next, self._projection.end.seq)
-            row.groups.append(group.row())
-            row.problems += group.problems
+                check.verify(self._projection.end.seq)
+            row.groups.append(check.row())
+            row.problems += check.problems
         self._check_group_directories(log, row)
         return row
 
-    def _check_segments(self, log: ExpectedLog, entry: LogEntry, sizes: dict[int, int], row: QueueRow) -> None:
-        directory = log.directory / "segments"
+    def _check_segments(self, log: StoredLog, entry: LogEntry, sizes: dict[int, int], row: QueueRow) -> None:
+        directory = log.segments_directory
         checks: list[SegmentCheck] = []
         if entry.segment >= 0 and log.first < log.stored_next:
             sizes.setdefault(entry.segment, entry.segment_length)  # a missing one is reported when it is opened
@@ -178,7 +187,7 @@ class _Examination:
         elif checks:
             row.next_offset = checks[-1].segment.next
 
-    def _check_length(self, log: ExpectedLog, entry: LogEntry, size: int, check: SegmentCheck) -> None:
+    def _check_length(self, log: StoredLog, entry: LogEntry, size: int, check: SegmentCheck) -> None:
         if size < entry.segment_length and not check.ends_in_damage:
             what = f"{entry.segment_length} bytes were stored, the file has {size}"
             check.problems.append(Problem(str(check.path), size, what, "restore the file from a copy"))
@@ -191,7 +200,7 @@ class _Examination:
     # -- directories -------------------------------------------------------------------------------------------------
 
     def _check_queue_directories(self) -> None:
-        known = {log.directory for log in self._projection.logs.values()} | self._projection.gone
+        known = {log.directory for log in self._projection.catalog.logs.values()} | self._projection.catalog.gone
         for directory, name in self._queue_directories():
             if directory.name.startswith(".trash-"):
                 self._left_over(directory, "what is left of a dropped queue")
@@ -200,8 +209,8 @@ class _Examination:
                 what = f"this is the directory of {label}, which the checkpoint and the journal do not know"
                 self._problems.append(Problem(str(directory), 0, what, _ORPHAN))
 
-    def _check_group_directories(self, log: ExpectedLog, row: QueueRow) -> None:
-        known = {group.directory for group in log.groups.values()} | self._projection.gone
+    def _check_group_directories(self, log: StoredLog, row: QueueRow) -> None:
+        known = {group.directory for group in log.groups.values()} | self._projection.catalog.gone
         shared = {group.directory for group in log.groups.values() if group.is_shared}
         for directory in _named_directories(log.directory / "consumers"):
             if directory.name.startswith(".trash-"):
@@ -213,7 +222,7 @@ class _Examination:
                 row.problems.append(Problem(str(directory), 0, what, _ORPHAN))
 
     def _queue_directories(self) -> Iterator[tuple[Path, str]]:
-        """Every directory under queues/ that stands for a name, and the name, or "" when it is none."""
+        """Every directory of a queue, with the queue's name; "" when the directory's name stands for none."""
         queues = self._root / "queues"
         for directory in _named_directories(queues):
             try:
@@ -222,7 +231,7 @@ class _Examination:
                 yield directory, ""
 
     def _drafts(self) -> list[Path]:
-        """Files that were to replace another when the process was killed; those in a .trash- go with it."""
+        """Files that would have replaced others when the process was killed, except those in a .trash-."""
         paths = [Path(path) for path in sorted(self._fingerprint) if path.endswith(_DRAFTS)]
         return [path for path in paths if not any(part.startswith(".trash-") for part in path.parts[self._depth :])]
 

@@ -1,17 +1,23 @@
-"""What a doctor found, and how far it is. Values only: the other files do the looking."""
+"""The report of a doctor, its progress, and the repairs that lose nothing. The other files do the reading."""
 
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
-from headrace.errors import Corrupt
+from headrace.clock import Clock, SystemClock
+from headrace.errors import Corrupt, Unavailable
 from headrace.storage.group_row import GroupRow
-from headrace.storage.local.disk import Disk
-from headrace.storage.local.doctor.repairs import Fingerprint, Repair
+from headrace.storage.local import disk as disks
+from headrace.storage.local.disk import Disk, remove_tree
+from headrace.storage.local.files import DirectoryLock
+from headrace.storage.local.journal import JournalFile, Position, wipe_behind
+from headrace.storage.local.segment import encode_indexes, scan_segment
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes have been read, and of how many."""
+"""Called with the number of bytes read, and of all bytes."""
 
 RESTORE = "restore the file from a copy"
 
@@ -19,7 +25,7 @@ RESTORE = "restore the file from a copy"
 @final
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is not as it was written: where, what, what to do, and whether `repair` does it."""
+    """One difference from what was written: where, what, what to do, and whether `repair` does it."""
 
     file: str
     position: int
@@ -31,7 +37,7 @@ class Problem:
 @final
 @dataclass
 class QueueRow:
-    """One log as the next start of the broker will find it, and what is wrong with it."""
+    """One log as the next start of the broker finds it, and its problems."""
 
     name: str
     first_offset: int
@@ -49,7 +55,7 @@ class QueueRow:
 @final
 @dataclass
 class JournalRow:
-    """The journal: how much the files hold without it, and what a start would replay."""
+    """The journal: its size, the checkpoint, and what a start would replay."""
 
     files: int = 0
     size_bytes: int = 0
@@ -60,10 +66,74 @@ class JournalRow:
     torn: bool = False
 
 
+Fingerprint = dict[str, tuple[int, int, int]]
+"""Inode, size and time of change of every file: shows whether a directory changed since it was examined."""
+
+
+class Repair(ABC):
+    """One repair; `text` tells a person what it does to which files."""
+
+    text: str
+
+    @abstractmethod
+    def run(self, disk: Disk) -> None:
+        """Repair, durably. Raises OSError, and Corrupt when the file turns out to be damaged."""
+
+
+@final
+class RebuildIndexes(Repair):
+    """Rebuild both indexes of a sound segment."""
+
+    def __init__(self, queue: str, segment: Path, base: int, log_id: int) -> None:
+        self.text = f"rebuild {segment.with_suffix('.idx')} and .tix of queue {queue!r} from the segment beside them"
+        self._segment = segment
+        self._base = base
+        self._log_id = log_id
+
+    def run(self, disk: Disk) -> None:
+        for path, data in encode_indexes(scan_segment(disk, self._segment, self._base, self._log_id)):
+            disk.write_file(path, data)
+
+
+@final
+class CutJournal(Repair):
+    """Overwrite everything behind the last whole commit."""
+
+    def __init__(self, files: list[JournalFile], end: Position) -> None:
+        self._files = files
+        self._end = end
+        parts: list[str] = []
+        for file in files:
+            if file.index == end.index and file.index > 0:
+                parts.append(f"{file.path} from byte {end.at} on")
+            elif file.index == 0 or file.index > end.index:
+                parts.append(f"{file.path} (unused)")
+        self.text = f"cut the journal back to commit {end.seq}: overwrite with zeros {', '.join(parts)}"
+
+    def run(self, disk: Disk) -> None:
+        wipe_behind(disk, self._files, self._end)
+
+
+@final
+class Remove(Repair):
+    """Remove a file or directory that nothing refers to."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self.text = f"remove {path} ({kind})"
+        self._path = path
+
+    def run(self, disk: Disk) -> None:
+        if self._path.is_dir() and not self._path.is_symlink():
+            remove_tree(disk, self._path)
+        else:
+            disk.unlink(self._path)
+        disk.sync_directory(self._path.parent)
+
+
 @final
 @dataclass
 class Report:
-    """Everything an examination found. `problems` are those that belong to no queue."""
+    """Everything an examination found. `problems` are those of no queue."""
 
     root: Path
     journal: JournalRow
@@ -73,7 +143,7 @@ class Report:
     fingerprint: Fingerprint
 
     def all_problems(self) -> list[Problem]:
-        """Those of the directory, then those of each queue."""
+        """The problems of the directory, then those of each queue."""
         return [*self.problems, *(problem for queue in self.queues for problem in queue.problems)]
 
     @property
@@ -97,13 +167,9 @@ def problem_of(error: Corrupt, remedy: str = RESTORE) -> Problem:
 
 
 def read_whole(disk: Disk, path: Path) -> bytes:
-    """All bytes of a file. Raises Corrupt when it is missing or cannot be read."""
+    """Read a whole file. Raises Corrupt when it is missing or cannot be read."""
     try:
-        fd = disk.open(path)
-        try:
-            return disk.read(fd, 0, disk.size(fd))
-        finally:
-            disk.close(fd)
+        return disks.read_whole(disk, path)
     except FileNotFoundError as error:
         raise Corrupt(str(path), 0, "the file is missing") from error
     except OSError as error:
@@ -119,7 +185,7 @@ _STEP_BYTES: Final = 1 << 20
 
 @final
 class Meter:
-    """Adds up what was read of each file and tells, about once a mebibyte."""
+    """Adds up the bytes read of each file and reports them about once per mebibyte."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total = total
@@ -130,7 +196,7 @@ class Meter:
         self._told = 0
 
     def reached(self, path: Path, position: int) -> None:
-        """The reading of this file has got here."""
+        """Note that this file is read up to here."""
         if path != self._path:
             self._path = path
             self._position = 0
@@ -143,3 +209,39 @@ class Meter:
     def finish(self) -> None:
         if self._progress is not None:
             self._progress(self._total, self._total)
+
+
+def plan(report: Report) -> list[str]:
+    """The repairs that `repair` would do, in order."""
+    return [repair.text for repair in report.repairs]
+
+
+def repair(root: Path, report: Report, disk: Disk | None = None, clock: Clock | None = None) -> list[str]:
+    """Do the repairs of a report, and return their texts.
+
+    Raises Unavailable, and does nothing, when a broker has the directory open or it changed since the examination.
+    """
+    disk = disk or Disk()
+    lock = DirectoryLock(root, clock or SystemClock())
+    try:
+        if fingerprint_of(root) != report.fingerprint:
+            raise Unavailable(f"{root} has changed since it was examined; nothing was done, examine it again")
+        done: list[str] = []
+        for each in report.repairs:
+            each.run(disk)
+            done.append(each.text)
+        return done
+    finally:
+        lock.release()
+
+
+def fingerprint_of(root: Path) -> Fingerprint:
+    """The fingerprint of a directory, without its lock file."""
+    found: Fingerprint = {}
+    for directory, _, names in os.walk(root):
+        for name in names:
+            path = Path(directory) / name
+            if path != root / "LOCK":
+                stat = path.lstat()
+                found[str(path)] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return found

@@ -1,13 +1,12 @@
-"""What the next start of the broker will find: the checkpoint, and the journal behind it replayed. Reads, never writes.
+"""The directory as the next start of the broker finds it: the checkpoint, with the journal behind it replayed.
 
-An account of its own, not the engine's: it keeps counts and group states, no messages, and goes on after damage.
+Reads, never writes, and goes on after damage. stored.py has the catalog, this module its problems.
 """
 
 from pathlib import Path
 from typing import Final, final
 
 from headrace.errors import Corrupt
-from headrace.storage.group_state import CREATED, DELETED, GroupState
 from headrace.storage.local.checkpoint import (
     GROUPS,
     Checkpoint,
@@ -17,69 +16,39 @@ from headrace.storage.local.checkpoint import (
     decode_tails,
     tails_path,
 )
-from headrace.storage.local.disk import Disk
+from headrace.storage.local.disk import Disk, opened
 from headrace.storage.local.doctor.findings import JournalRow, Meter, Problem, problem_of, read_whole, unreadable
-from headrace.storage.local.doctor.segments import ExpectedGroup, read_group, read_shared_group
-from headrace.storage.local.files import encode_name
+from headrace.storage.local.doctor.segments import GroupCheck
 from headrace.storage.local.group_files import group_key
-from headrace.storage.local.journal import NEWEST_NAME as NEWEST_NAME
-from headrace.storage.local.journal import PAGE, JournalFile, JournalReader, Newest, Position, read_file, read_newest
-from headrace.storage.local.record import CREATE_LOG, DROP_LOG, TRUNCATE, Operation, Record, decode_operations
+from headrace.storage.local.journal import (
+    NEWEST_NAME,
+    PAGE,
+    JournalFile,
+    JournalReader,
+    Newest,
+    Position,
+    read_file,
+    read_newest,
+)
+from headrace.storage.local.record import Record
+from headrace.storage.local.stored import StoredCatalog, StoredGroup
 from headrace.storage.local.tables import Table, decode_table, table_path
 
 _RESTORE_JOURNAL: Final = "restore journal/ from a copy; nothing is cut away by itself, because it was stored"
 
 
 @final
-class ExpectedLog:
-    """A log as the checkpoint and the journal make it."""
-
-    __slots__ = (
-        "directory",
-        "entry",
-        "first",
-        "groups",
-        "id",
-        "name",
-        "next",
-        "problems",
-        "replayed_from",
-        "stored_next",
-    )
-
-    def __init__(self, log_id: int, name: str, directory: Path, entry: LogEntry | None) -> None:
-        self.id = log_id
-        self.name = name
-        self.directory = directory
-        self.entry = entry
-        """What the checkpoint says; None when the log was made after it, and is in the journal as a whole."""
-        self.first = entry.first if entry is not None else 0
-        self.next = entry.next if entry is not None else 0
-        self.stored_next = self.next
-        """Behind the last message that has to be in segments."""
-        self.replayed_from = -1
-        """The first offset that the journal, or the file of small tails, holds, or -1 when neither holds any."""
-        self.groups: dict[str, ExpectedGroup] = {}
-        self.problems: list[Problem] = []
-
-    def group(self, group_id: int, name: str) -> ExpectedGroup:
-        group = ExpectedGroup(group_id, name, self.directory / "consumers" / encode_name(name))
-        self.groups[name] = group
-        return group
-
-
-@final
 class Projection:
-    """All logs, groups and the journal's end. `checkpoint` is None, and nothing is known, when that is damaged."""
+    """The catalog, its problems, and the journal's end. A damaged checkpoint is None and leaves the catalog empty."""
 
     def __init__(self, disk: Disk, root: Path, meter: Meter) -> None:
         self._disk = disk
         self._root = root
         self._meter = meter
-        self._groups: dict[int, tuple[ExpectedLog, ExpectedGroup]] = {}
-        self.logs: dict[int, ExpectedLog] = {}
-        self.gone: set[Path] = set()
-        """Directories of dropped logs and deleted groups, which the next start removes."""
+        self._checks: dict[int, GroupCheck] = {}
+        """The groups whose state was read, by id."""
+        self.catalog = StoredCatalog(root, has_groups=True)
+        self.log_problems: dict[int, list[Problem]] = {}
         self.problems: list[Problem] = []
         self.journal = JournalRow()
         self.files: list[JournalFile] = []
@@ -103,8 +72,12 @@ class Projection:
         self._load_tails(checkpoint)
         self._replay(checkpoint, damaged)
 
+    def check_of(self, group: StoredGroup) -> GroupCheck:
+        """The check of a group; one that the journal created has read no files."""
+        return self._checks.get(group.id) or GroupCheck(group)
+
     def _read_files(self) -> list[JournalFile]:
-        """Take in the headers of all journal files; returns those that are damaged."""
+        """Read the headers of all journal files; returns the files with damaged ones."""
         damaged: list[JournalFile] = []
         for path in sorted((self._root / "journal").glob("*.jnl")):
             try:
@@ -122,12 +95,9 @@ class Projection:
         return damaged
 
     def _has_header(self, path: Path) -> bool:
-        """Whether the file was used: one that never was starts with zeros."""
-        fd = self._disk.open(path)
-        try:
+        """Whether the file was ever used: an unused one starts with zeros."""
+        with opened(self._disk, path) as fd:
             return any(self._disk.read(fd, 0, PAGE))
-        finally:
-            self._disk.close(fd)
 
     def _read_checkpoint(self) -> Checkpoint:
         path = checkpoint_path(self._root)
@@ -138,7 +108,7 @@ class Projection:
         return decode_checkpoint(read_whole(self._disk, path), path)
 
     def _read_shared(self, checkpoint: Checkpoint) -> Table | None:
-        """The states of groups that have no files of their own; None when it is damaged, which is told elsewhere."""
+        """The table of groups; None when it is damaged, which the examination of tables reports."""
         if GROUPS not in checkpoint.tables:
             return Table(GROUPS)
         generation, length = checkpoint.tables[GROUPS]
@@ -149,24 +119,24 @@ class Projection:
             return None
 
     def _load_log(self, entry: LogEntry, checkpoint: Checkpoint, shared: Table | None) -> None:
-        log = ExpectedLog(entry.id, entry.name, self._root / "queues" / encode_name(entry.name), entry)
+        catalog = self.catalog
         ids = [entry.id, *(group_id for group_id, _ in entry.groups)]
-        taken = [each for each in ids if each in self.logs or each in self._groups or each >= checkpoint.next_id]
+        taken = [each for each in ids if each in catalog.logs or each in catalog.groups or each >= checkpoint.next_id]
         if taken or not 0 <= entry.first <= entry.next:
             what = f"its entry for queue {entry.name!r} makes no sense (ids {ids}, offsets {entry.first}..{entry.next})"
-            log.problems.append(Problem(str(checkpoint_path(self._root)), 0, what, _RESTORE_JOURNAL))
-        self.logs[entry.id] = log
+            problem = Problem(str(checkpoint_path(self._root)), 0, what, _RESTORE_JOURNAL)
+            self.log_problems[entry.id] = [problem]
+        log = catalog.add_log(entry.id, entry.name, entry)
         for group_id, name in entry.groups:
-            group = log.group(group_id, name)
+            check = self._checks[group_id] = GroupCheck(catalog.add_group(log, group_id, name))
             value = shared.values.get(group_key(group_id)) if shared is not None else None
             if shared is not None and value is not None:
-                read_shared_group(group, value, table_path(self._root, GROUPS, shared.generation))
+                check.read_value(value, table_path(self._root, GROUPS, shared.generation))
             elif shared is not None:
-                read_group(self._disk, entry.name, group, checkpoint.files.get(group_id, (0, False)))
-            self._groups[group_id] = (log, group)
+                check.read_files(self._disk, checkpoint.files.get(group_id, (0, False)))
 
     def _load_tails(self, checkpoint: Checkpoint) -> None:
-        """Note which messages are in the file of small tails instead of segments."""
+        """Note the messages that are in the file of small tails instead of segments."""
         generation, length = checkpoint.tails
         if not length:
             return
@@ -179,7 +149,7 @@ class Projection:
             self.problems.append(problem_of(error, _RESTORE_JOURNAL))
 
     def _take_tail(self, path: Path, at: int, log_id: int, base: int, stop: int) -> None:
-        log = self.logs.get(log_id)
+        log = self.catalog.logs.get(log_id)
         if log is None or log.replayed_from >= 0 or stop != log.next:
             what = f"it has messages {base} to {stop - 1} of log {log_id}, which do not fit the checkpoint"
             self.problems.append(Problem(str(path), at, what, _RESTORE_JOURNAL))
@@ -194,7 +164,7 @@ class Projection:
         reader = JournalReader(self._disk, directory, self.files, start, stated)
         try:
             for record in reader.records():
-                self._take(record, reader.end)
+                self._apply(record, reader.end)
             self.is_sound = not self._report_cuts(start)
         except Corrupt as error:
             self.problems.append(problem_of(error, _RESTORE_JOURNAL))
@@ -209,7 +179,7 @@ class Projection:
         self._report_headers(damaged, reader.headless)
 
     def _read_newest(self, directory: Path) -> list[Newest]:
-        """What is said of the newest journal file; damage to it is told and does no harm."""
+        """The statements about the newest journal files; damage to one is reported and does no harm."""
         path = directory / NEWEST_NAME
         try:
             stated, is_damaged = read_newest(self._disk, directory)
@@ -222,7 +192,7 @@ class Projection:
         return stated
 
     def _report_cuts(self, start: Position) -> bool:
-        """Whether a file in use lost its end. Made in full before their first use, they are never cut by a crash."""
+        """Whether a file in use lost its end. Files are made in full before their first use, so no crash cuts them."""
         found = False
         for file in self.files:
             if file.index > 0 and (file.size % PAGE or (file.index == start.index and file.size < start.at)):
@@ -242,59 +212,14 @@ class Projection:
                 what, remedy = "the header is damaged", "restore the file from a copy"
             self.problems.append(Problem(str(file.path), 0, what, remedy))
 
-    # -- records -----------------------------------------------------------------------------------------------------
-
-    def _take(self, record: Record, end: Position) -> None:
+    def _apply(self, record: Record, end: Position) -> None:
         self.journal.replayed_commits += 1
+        self.journal.replayed_messages += sum(count for _, count, _ in record.runs)
         try:
-            operations = decode_operations(record.operations)
-            for operation in operations:
-                if operation.kind == CREATE_LOG:
-                    directory = self._root / "queues" / encode_name(operation.name)
-                    self.logs[operation.log_id] = ExpectedLog(operation.log_id, operation.name, directory, None)
-            for log_id, count, base in record.runs:
-                self._append(self.logs[log_id], count, base, record, end)
-            for operation in operations:
-                self._apply(operation, record.seq)
+            for what in self.catalog.apply(record, "", end.at - record.length):
+                self._report(record, end, what)
         except (KeyError, ValueError) as error:
             self._report(record, end, f"commit {record.seq} makes no sense: {error!r}")
-
-    def _append(self, log: ExpectedLog, count: int, base: int, record: Record, end: Position) -> None:
-        self.journal.replayed_messages += count
-        if base != log.next:
-            what = f"commit {record.seq} goes on at offset {base} of queue {log.name!r}, which ended at {log.next}"
-            self._report(record, end, what)
-        if log.replayed_from < 0:
-            log.replayed_from = base
-        log.next = base + count
-
-    def _apply(self, operation: Operation, seq: int) -> None:
-        step = operation.step
-        if operation.kind == DROP_LOG:
-            self._drop(self.logs.pop(operation.log_id))
-        elif operation.kind == TRUNCATE:
-            log = self.logs[operation.log_id]
-            log.first = max(log.first, min(operation.offset, log.next))
-        elif step is not None and step.kind == CREATED:
-            log = self.logs[operation.log_id]
-            group = log.group(operation.group_id, step.group)
-            group.state = GroupState(step.group, step.mode, step.filter, step.start)
-            self._groups[operation.group_id] = (log, group)
-        elif step is not None and step.kind == DELETED:
-            log, group = self._groups.pop(operation.group_id)
-            log.groups.pop(group.name, None)
-            self.gone.add(group.directory)
-        elif step is not None:
-            _, group = self._groups[operation.group_id]
-            if group.state is not None and seq > group.progress_seq:
-                group.state.apply_progress(step)
-            if group.state is not None and seq > group.pending_seq:
-                group.state.apply_pending(step)
-
-    def _drop(self, log: ExpectedLog) -> None:
-        self.gone.add(log.directory)
-        for group in log.groups.values():
-            self._groups.pop(group.id, None)
 
     def _report(self, record: Record, end: Position, what: str) -> None:
         paths = [file.path for file in self.files if file.index == end.index]

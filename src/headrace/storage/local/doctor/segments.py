@@ -1,4 +1,4 @@
-"""Examines the segments and the groups of one log. Changes nothing."""
+"""The examination of one log's segments and groups. Changes nothing."""
 
 import struct
 from collections.abc import Iterator
@@ -15,110 +15,116 @@ from headrace.storage.local.disk import Disk
 from headrace.storage.local.doctor.findings import Meter, Problem, problem_of, read_whole, unreadable
 from headrace.storage.local.files import decode_json
 from headrace.storage.local.group_files import check_age, decode_pending, decode_progress, decode_state, entry_positions
-from headrace.storage.local.segment import HEADER_BYTES, Segment, check_segment_header, encode_indexes, read_block
+from headrace.storage.local.segment import (
+    HEADER_BYTES,
+    Segment,
+    check_segment_header,
+    encode_indexes,
+    read_block_before,
+)
+from headrace.storage.local.stored import StoredGroup
 
 _GROUP_REMEDY: Final = "restore the file from a copy, or drop the queue; until then this queue is refused"
 
 
 @final
-class ExpectedGroup:
-    """A group as its files and the journal make it; `state` is None when its files cannot be read."""
+class GroupCheck:
+    """The problems of one group, and where its pending entries are stored."""
 
-    __slots__ = (
-        "directory",
-        "id",
-        "is_shared",
-        "name",
-        "pending_at",
-        "pending_file",
-        "pending_seq",
-        "problems",
-        "progress_seq",
-        "state",
-    )
+    __slots__ = ("group", "pending_at", "pending_file", "problems")
 
-    def __init__(self, group_id: int, name: str, directory: Path) -> None:
-        self.id = group_id
-        self.name = name
-        self.directory = directory
-        self.is_shared = False
-        """Whether its state is in the table of groups: files of its own are left from before."""
-        self.pending_file = directory / "pel.log"
-        self.state: GroupState | None = None
-        self.progress_seq = 0
-        self.pending_seq = 0
+    def __init__(self, group: StoredGroup) -> None:
+        self.group = group
+        self.pending_file = group.directory / "pel.log"
         self.pending_at: dict[int, int] = {}
-        """Where in pel.log the entry of an offset stands."""
+        """The position of each offset's entry in pel.log."""
         self.problems: list[Problem] = []
 
     def row(self) -> GroupRow:
-        return (
-            group_row(self.name, self.state) if self.state is not None else GroupRow(self.name, "unreadable", 0, 0, 0)
-        )
+        group = self.group
+        if group.state is None:
+            return GroupRow(group.name, "unreadable", 0, 0, 0)
+        return group_row(group.name, group.state)
 
+    def read_files(self, disk: Disk, files: tuple[int, bool]) -> None:
+        """Read the files of a group; `files` has their commit and whether one is pel.log, by the checkpoint."""
+        group = self.group
+        least_seq, has_list = files
+        try:
+            state = self._read_progress(disk)
+            check_age(group.directory / "state.json", group.progress_seq, least_seq)
+            if has_list or self.pending_file.exists():
+                self._read_pending(disk, state)
+                check_age(self.pending_file, group.pending_seq, least_seq)
+        except Corrupt as error:
+            self.problems.append(problem_of(error, _GROUP_REMEDY))
+            return
+        group.state = state
 
-def read_group(disk: Disk, queue: str, group: ExpectedGroup, files: tuple[int, bool] = (0, False)) -> None:
-    """Take in the files of a group that the checkpoint knows; what is wrong with them is among its problems.
+    def read_value(self, value: bytes, path: Path) -> None:
+        """Read the state of a group from its value in the table of groups, which is in that file."""
+        group = self.group
+        group.is_shared = True
+        self.pending_file = path
+        try:
+            state = decode_state(value, path, group.id, group.name)
+        except Corrupt as error:
+            self.problems.append(problem_of(error, _GROUP_REMEDY))
+            return
+        group.state = state
+        if state.committed > state.cursor or any(start <= state.committed for start, _ in state.settled):
+            what = f"group {group.name!r}: what is settled does not fit the committed offset {state.committed}"
+            self.problems.append(Problem(str(path), 0, f"{what} and the cursor {state.cursor}", _GROUP_REMEDY))
 
-    `files` is what the checkpoint says of them: as of which commit they are, and whether there is a pel.log.
-    """
-    least_seq, has_list = files
-    try:
-        state = _read_progress(disk, queue, group)
-        check_age(group.directory / "state.json", group.progress_seq, least_seq)
-        path = group.directory / "pel.log"
-        if has_list or path.exists():
-            _read_pending(disk, path, group, state)
-            check_age(path, group.pending_seq, least_seq)
-    except Corrupt as error:
-        group.problems.append(problem_of(error, _GROUP_REMEDY))
-        return
-    group.state = state
+    def verify(self, end_seq: int) -> None:
+        """Check that the group, with the journal replayed, fits its log and the journal's end."""
+        group, state = self.group, self.group.state
+        if state is None:
+            return
+        for name, seq in (("state.json", group.progress_seq), ("pel.log", group.pending_seq)):
+            if seq > end_seq:
+                what = f"it holds everything up to commit {seq}, but the journal ends at commit {end_seq}"
+                self.problems.append(Problem(str(group.directory / name), 0, what, "restore journal/ from a copy"))
+        next_offset = group.log.next
+        beyond = sorted(offset for offset in state.pending if offset >= next_offset)
+        self._report_pending(beyond, f"the log ends at {next_offset}")
+        settled = sorted(offset for offset in state.pending if offset < state.committed or offset in state.settled)
+        self._report_pending(settled, "it is settled already")
 
+    def _read_progress(self, disk: Disk) -> GroupState:
+        group = self.group
+        path = group.directory / "state.json"
+        data = read_whole(disk, path)
+        state, group.progress_seq = decode_progress(data, path, group.id)
+        found = _nonsense(decode_json(data, path, group_files.FORMAT), group.log.name, group.name)
+        if found:
+            raise Corrupt(str(path), 0, found)
+        return state
 
-def read_shared_group(group: ExpectedGroup, value: bytes, path: Path) -> None:
-    """Take in the state of a group from the table of groups, which is in that file."""
-    group.is_shared = True
-    group.pending_file = path
-    try:
-        state = decode_state(value, path, group.id, group.name)
-    except Corrupt as error:
-        group.problems.append(problem_of(error, _GROUP_REMEDY))
-        return
-    group.state = state
-    if state.committed > state.cursor or any(start <= state.committed for start, _ in state.settled):
-        what = f"group {group.name!r}: what is settled does not fit the committed offset {state.committed}"
-        group.problems.append(Problem(str(path), 0, f"{what} and the cursor {state.cursor}", _GROUP_REMEDY))
+    def _read_pending(self, disk: Disk, state: GroupState) -> None:
+        path = self.pending_file
+        data = read_whole(disk, path)
+        try:
+            state.pending, self.group.pending_seq = decode_pending(data, path, self.group.id)
+        except (struct.error, IndexError, ValueError) as error:
+            raise Corrupt(str(path), 0, f"its entries make no sense: {error}") from error
+        for offset, at in entry_positions(data):
+            if offset in self.pending_at:
+                raise Corrupt(str(path), at, f"offset {offset} has two entries")
+            self.pending_at[offset] = at
 
-
-def check_group(group: ExpectedGroup, next_offset: int, end_seq: int) -> None:
-    """Whether the group, with the journal replayed, fits its log and the journal's end."""
-    state = group.state
-    if state is None:
-        return
-    for name, seq in (("state.json", group.progress_seq), ("pel.log", group.pending_seq)):
-        if seq > end_seq:
-            what = f"it holds everything up to commit {seq}, but the journal ends at commit {end_seq}"
-            group.problems.append(Problem(str(group.directory / name), 0, what, "restore journal/ from a copy"))
-    beyond = sorted(offset for offset in state.pending if offset >= next_offset)
-    _report_pending(group, beyond, f"the log ends at {next_offset}")
-    settled = sorted(offset for offset in state.pending if offset < state.committed or offset in state.settled)
-    _report_pending(group, settled, "it is settled already")
-
-
-def _read_progress(disk: Disk, queue: str, group: ExpectedGroup) -> GroupState:
-    path = group.directory / "state.json"
-    data = read_whole(disk, path)
-    state, group.progress_seq = decode_progress(data, path, group.id)
-    values = decode_json(data, path, group_files.FORMAT)
-    found = _nonsense(values, queue, group.name)
-    if found:
-        raise Corrupt(str(path), 0, found)
-    return state
+    def _report_pending(self, offsets: list[int], why: str) -> None:
+        """Report one problem for all entries of one kind, at the first of them."""
+        if not offsets:
+            return
+        more = f" (and {len(offsets) - 1} more like it)" if len(offsets) > 1 else ""
+        what = f"offset {offsets[0]} is pending, but {why}{more}"
+        at = self.pending_at.get(offsets[0], 0)
+        self.problems.append(Problem(str(self.pending_file), at, what, _GROUP_REMEDY))
 
 
 def _nonsense(values: dict[str, Any], queue: str, group: str) -> str:
-    """What is impossible in a state.json whose checksum fits, or nothing."""
+    """An impossible value in a state.json whose checksum is right, in words; "" if there is none."""
     if (values["queue"], values["group"]) != (queue, group):
         return f"it is that of group {values['group']!r} of queue {values['queue']!r}"
     numbers = [values["seq"], values["cursor"], values["committed"], *(n for pair in values["settled"] for n in pair)]
@@ -134,37 +140,15 @@ def _nonsense(values: dict[str, Any], queue: str, group: str) -> str:
     return ""
 
 
-def _read_pending(disk: Disk, path: Path, group: ExpectedGroup, state: GroupState) -> None:
-    data = read_whole(disk, path)
-    try:
-        state.pending, group.pending_seq = decode_pending(data, path, group.id)
-    except (struct.error, IndexError, ValueError) as error:
-        raise Corrupt(str(path), 0, f"its entries make no sense: {error}") from error
-    for offset, at in entry_positions(data):
-        if offset in group.pending_at:
-            raise Corrupt(str(path), at, f"offset {offset} has two entries")
-        group.pending_at[offset] = at
-
-
-def _report_pending(group: ExpectedGroup, offsets: list[int], why: str) -> None:
-    """One problem for all entries of one kind, at the first that stands in the file."""
-    if not offsets:
-        return
-    more = f" (and {len(offsets) - 1} more like it)" if len(offsets) > 1 else ""
-    what = f"offset {offsets[0]} is pending, but {why}{more}"
-    at = group.pending_at.get(offsets[0], 0)
-    group.problems.append(Problem(str(group.pending_file), at, what, _GROUP_REMEDY))
-
-
 _WINDOW: Final = 1 << 20
 _ALIGNMENT: Final = 8
-"""Segment headers and blocks are multiples of this, so every block starts at one; windows are cut at them too."""
+"""Lengths of segment headers and blocks are multiples of this, so every block and every window starts at one."""
 _REMEDY: Final = "restore the file from a copy; until then these messages cannot be read"
 
 
 @final
 class Found:
-    """A sound block: where it stands and which offsets it holds; `after_damage` when something unreadable is before."""
+    """A sound block: its position and offsets; `after_damage` when unreadable bytes precede it."""
 
     __slots__ = ("after_damage", "base", "next", "position")
 
@@ -177,7 +161,7 @@ class Found:
 
 @final
 class SegmentCheck:
-    """One segment file, read up to a length. `segment` is what its indexes must say; meaningless with problems."""
+    """One segment file, read up to a length. Without problems, `segment` is what its indexes must say."""
 
     def __init__(self, disk: Disk, path: Path, base: int, log_id: int, meter: Meter) -> None:
         self._disk = disk
@@ -205,7 +189,7 @@ class SegmentCheck:
             self._disk.close(fd)
 
     def index_problems(self) -> Iterator[Problem]:
-        """Where the indexes beside a sound segment are missing or say something else."""
+        """The problems of the indexes beside a sound segment."""
         for path, expected in encode_indexes(self.segment):
             remedy = "the broker rebuilds it when it needs it, --repair does so now"
             try:
@@ -255,16 +239,12 @@ class SegmentCheck:
     def _read_block(self, fd: int, position: int, end: int) -> Block:
         """Raises Corrupt, also where the disk cannot read."""
         try:
-            header = self._disk.read(fd, position, min(blocks.HEADER_BYTES, end - position))
-            length = blocks.HEADER_BYTES + decode_header(header, str(self.path), position)
-            if position + length > end:
-                raise Corrupt(str(self.path), position, f"the block has {length} bytes, {end - position} are left")
-            return read_block(self._disk, fd, self.path, position, length)
+            return read_block_before(self._disk, fd, self.path, position, end)
         except OSError as error:
             raise unreadable(error, self.path, position) from error
 
     def _next_block(self, fd: int, position: int, end: int) -> int:
-        """Where the next sound block stands, or `end`: one bad block must not hide the state of those behind it."""
+        """The position of the next sound block, or `end`: a bad block must not hide the blocks behind it."""
         behind = self._behind(fd, position, end)
         if behind > 0:
             return behind
@@ -283,7 +263,7 @@ class SegmentCheck:
         return end
 
     def _behind(self, fd: int, position: int, end: int) -> int:
-        """Where the damaged block at `position` says it ends, if that is the end or a sound block is there; else 0."""
+        """The end of the damaged block at `position` by its header, if a sound block or the end is there; else 0."""
         try:
             header = self._disk.read(fd, position, min(blocks.HEADER_BYTES, end - position))
             behind = position + blocks.HEADER_BYTES + decode_header(header, str(self.path), position)
@@ -303,7 +283,7 @@ class SegmentCheck:
 
 
 def coverage_problems(checks: list[SegmentCheck], first: int, stop: int, directory: Path) -> Iterator[Problem]:
-    """Where offsets from `first` up to `stop` are in two of a log's segments, or in none and no damage explains it."""
+    """Report offsets from `first` up to `stop` that two segments hold, or none without damage that explains it."""
     reached = first
     stored = 0
     explained = False

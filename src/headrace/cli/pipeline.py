@@ -1,0 +1,461 @@
+"""`headrace pipeline`: runs pipelines on Spark and shows their progress. The pipelines are in spark/pipelines.
+
+Spark is loaded when a pipeline runs.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Final, final
+
+import typer
+
+from headrace.cli.client import Client
+from headrace.cli.output import command_group, confirm, count, examples, fail
+from headrace.clock import SystemClock
+from headrace.errors import HeadraceError
+from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.table import Table
+
+    from headrace.spark.pipelines.endpoint import Endpoint
+    from headrace.spark.pipelines.run import Progress
+
+app: Final = command_group(
+    "Run data pipelines over queues, on Spark.",
+    'headrace pipeline sql --from telemetry --to alerts "SELECT device FROM telemetry WHERE temperature > 90"',
+    "headrace pipeline run pipelines.yaml",
+    "headrace pipeline archive --from 'orders,returns' --to archive",
+)
+
+DEFAULT_URL: Final = "http://guest:guest@127.0.0.1:15672"
+DEFAULT_MASTER: Final = "local[*]"
+EXIT_INTERRUPTED: Final = 130
+_REPORT_SECONDS: Final = 10.0
+"""Time between two lines of progress where there is no terminal."""
+
+Url = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADRACE_URL",
+        help="The broker's HTTP address with the login in it, or a data directory or a store to read.",
+    ),
+]
+Vhost = Annotated[str, typer.Option(help="The virtual host of the queues.")]
+ReplicationGroup = Annotated[
+    str, typer.Option(metavar="NAME", help="Where --url is a store: which of its groups to read.", show_default=False)
+]
+Master = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADRACE_MASTER", help="Where Spark runs: local\\[*], spark://HOST:7077 or sc://HOST:15002 (Connect)."
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A setting of Spark's, such as spark.executor.memory=4g; repeatable."),
+]
+Once = Annotated[bool, typer.Option("--once", help="Process the messages that exist now, then end.")]
+Name = Annotated[str, typer.Option(help="The pipeline's name; its state is kept under it.")]
+State = Annotated[
+    str, typer.Option(help="The directory of the pipeline's state (default: pipelines/NAME).", show_default=False)
+]
+Starting = Annotated[str, typer.Option(help="Where to begin the first time: earliest, latest, an offset or a time.")]
+Every = Annotated[str, typer.Option(help="How often to look for messages, such as '10 seconds'.")]
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    epilog=examples(
+        'headrace pipeline sql --from telemetry --to alerts "SELECT device FROM telemetry WHERE temperature > 90"',
+        'headrace pipeline sql --from telemetry --console --once "SELECT count(*) FROM telemetry" --mode complete',
+        'headrace pipeline sql --from telemetry --parquet out --watermark "10 minutes" "SELECT window.start, '
+        "device, avg(temperature) AS mean FROM telemetry GROUP BY window(timestamp, '1 hour'), device\"",
+    )
+)
+def sql(
+    query: Annotated[str, typer.Argument(help="The query; its tables are the queues that it reads.")],
+    source: Annotated[
+        list[str], typer.Option("--from", help="A queue to read, queues with commas between, or a pattern; repeatable.")
+    ],
+    to: Annotated[str, typer.Option(metavar="QUEUE", help="Write the rows to this queue.")] = "",
+    parquet: Annotated[str, typer.Option(metavar="DIRECTORY", help="Write the rows to Parquet files here.")] = "",
+    console: Annotated[bool, typer.Option("--console", help="Print the rows.")] = False,
+    schema: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELDS",
+            help="The fields of JSON payloads, such as 'device STRING, value DOUBLE', or none; without, from a sample.",
+        ),
+    ] = None,
+    watermark: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DELAY", help="The longest delay of messages, such as '10 minutes'."),
+    ] = None,
+    starting: Starting = "earliest",
+    mode: Annotated[str, typer.Option(help="The rows to write: append, update or complete.")] = "append",
+    every: Every = "",
+    max_messages: Annotated[int, typer.Option(help="The most messages in one batch; 0 for no limit.")] = 0,
+    once: Once = False,
+    name: Name = "sql",
+    state: State = "",
+    url: Url = DEFAULT_URL,
+    vhost: Vhost = "/",
+    replication_group: ReplicationGroup = "",
+    master: Master = DEFAULT_MASTER,
+    conf: Conf = None,
+) -> None:
+    """Run a query over queues, continuously or once. Started again, it goes on where it ended."""
+    schemas, watermarks = _by_queue("--schema", schema, source), _by_queue("--watermark", watermark, source)
+    with _spark_session(master, conf, url) as spark, _Board() as tell:
+        from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
+
+        settings = SqlSettings(
+            name,
+            _endpoint(url, vhost, replication_group),
+            tuple(SqlSource(each, "", schemas[each], watermarks[each], starting) for each in source),
+            query,
+            _state_directory(state, name),
+            to,
+            parquet,
+            console,
+            mode,
+            once,
+            every,
+            max_messages,
+        )
+        run_sql(spark, settings, tell)
+
+
+def _by_queue(option: str, given: list[str] | None, sources: list[str]) -> dict[str, str]:
+    """Return a setting for each queue: a value alone is for the only queue, others begin with a queue's name."""
+    found = dict.fromkeys(sources, "")
+    for each in given or []:
+        queue = next((source for source in sources if each.startswith(f"{source}=")), "")
+        if queue:
+            found[queue] = each[len(queue) + 1 :]
+        elif len(sources) == 1:
+            found[sources[0]] = each
+        else:
+            fail(f"{option} needs a queue in front, such as {sources[0]}=...; {each!r} has none", EXIT_USAGE)
+    return found
+
+
+@app.command(
+    epilog=examples("headrace pipeline run pipelines.yaml", "headrace pipeline run pipelines.yaml --only hot --once")
+)
+def run(
+    file: Annotated[Path, typer.Argument(help="A YAML file with pipelines.")],
+    only: Annotated[list[str] | None, typer.Option(help="Run only the pipeline of this name; repeatable.")] = None,
+    once: Once = False,
+    url: Url = DEFAULT_URL,
+    vhost: Vhost = "/",
+    replication_group: ReplicationGroup = "",
+    master: Master = DEFAULT_MASTER,
+    conf: Conf = None,
+) -> None:
+    """Run the pipelines of a file together, until all of them end or one of them fails."""
+    with _failures():
+        from headrace.spark.pipelines.file import Defaults, read_file, run_together
+
+        pipelines = read_file(file, Defaults(_endpoint(url, vhost, replication_group), once))
+    names = [each.name for each in pipelines]
+    for each in only or []:
+        if each not in names:
+            fail(f"{file} has no pipeline {each!r}; it has {', '.join(names)}", EXIT_USAGE)
+    chosen = [each for each in pipelines if not only or each.name in only]
+    with _spark_session(master, conf, *[each.endpoint.url for each in chosen]) as spark, _Board() as tell:
+        run_together(spark, chosen, tell)
+
+
+@app.command(
+    epilog=examples(
+        "headrace pipeline archive --from orders --to archive",
+        "headrace pipeline archive --from 'sensor-*' --to archive --once",
+    )
+)
+def archive(
+    source: Annotated[str, typer.Option("--from", help="Queues to archive: names with commas between, or a pattern.")],
+    to: Annotated[Path, typer.Option(metavar="DIRECTORY", help="The archive.")],
+    group: Annotated[str, typer.Option(help="The consumer group that tells the broker its progress.")] = "archive",
+    every: Annotated[str, typer.Option(help="How often to archive messages.")] = "1 minute",
+    once: Once = False,
+    name: Name = "archive",
+    url: Url = DEFAULT_URL,
+    vhost: Vhost = "/",
+    replication_group: ReplicationGroup = "",
+    master: Master = DEFAULT_MASTER,
+    conf: Conf = None,
+) -> None:
+    """Archive queues as Parquet files by queue and date, each message once. Started again, it goes on."""
+    with _spark_session(master, conf, url) as spark, _Board() as tell:
+        from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
+
+        place = _endpoint(url, vhost, replication_group)
+        run_archive(spark, ArchiveSettings(name, place, source, to, group, once, every), tell)
+
+
+@app.command(
+    epilog=examples(
+        "headrace pipeline replay --archive archive --from orders --to orders-again --rate 500",
+        "headrace pipeline replay --from orders --to test --starting 2026-01-31T12:00Z --ending 2026-01-31T13:00Z",
+        "headrace pipeline replay --from orders --to eu --filter \"region = 'eu' AND priority > 3\"",
+    )
+)
+def replay(
+    to: Annotated[str, typer.Option(metavar="QUEUE", help="The queue that gets the messages.")],
+    source: Annotated[str, typer.Option("--from", help="The queues that they were in.")] = "",
+    archive: Annotated[str, typer.Option(metavar="DIRECTORY", help="Take them from this archive.")] = "",
+    starting: Annotated[str, typer.Option(help="The start: earliest, an offset or a time.")] = "earliest",
+    ending: Annotated[str, typer.Option(help="The end: latest, an offset or a time.")] = "latest",
+    filter: Annotated[str, typer.Option(help="A filter expression: only messages that match it.")] = "",  # noqa: A002
+    rate: Annotated[int, typer.Option(min=0, help="The most messages a second; 0 for no limit.")] = 0,
+    name: Name = "replay",
+    state: State = "",
+    url: Url = DEFAULT_URL,
+    vhost: Vhost = "/",
+    master: Master = DEFAULT_MASTER,
+    conf: Conf = None,
+) -> None:
+    """Store messages of an archive or of a queue's log again. After an interruption it goes on and repeats none."""
+    if not archive and not source:
+        fail("say which messages: --from QUEUE, --archive DIRECTORY, or both", EXIT_USAGE)
+    with _spark_session(master, conf) as spark, _Board() as tell:
+        from headrace.spark.pipelines.replay import ReplaySettings, run_replay
+
+        place = _state_directory(state, name)
+        settings = ReplaySettings(
+            name, _endpoint(url, vhost), source, to, place, archive, starting, ending, filter, rate
+        )
+        run_replay(spark, settings, tell)
+
+
+@app.command(
+    epilog=examples(
+        "headrace pipeline assign --from events --filters filters.yaml",
+        "headrace pipeline assign --from events --filters filters.yaml --once",
+        "filters.yaml:  filters: {eu-orders: \"topic LIKE 'orders/%' AND region = 'eu'\", urgent: priority > 7}",
+    )
+)
+def assign(
+    source: Annotated[str, typer.Option("--from", help="The log to read: a queue, usually a stream.")],
+    filters: Annotated[Path, typer.Option(help="A YAML file with a filter expression for each queue under filters:.")],
+    starting: Starting = "earliest",
+    every: Every = "",
+    max_bytes: Annotated[
+        str, typer.Option(help="The most bytes to read at once; their copies, at most 256 MiB, are one commit.")
+    ] = "64m",
+    once: Once = False,
+    name: Name = "assign",
+    state: State = "",
+    url: Url = DEFAULT_URL,
+    vhost: Vhost = "/",
+    master: Master = DEFAULT_MASTER,
+    conf: Conf = None,
+) -> None:
+    """Assign every message of a log to each queue whose filter it matches, exactly once; for thousands of filters."""
+    with _failures():
+        from headrace.spark.pipelines.assign import AssignSettings, run_assign
+        from headrace.spark.pipelines.file import read_filter_file
+
+        chosen, place = read_filter_file(filters), _state_directory(state, name)
+        settings = AssignSettings(name, _endpoint(url, vhost), source, chosen, place, starting, once, every, max_bytes)
+    with _spark_session(master, conf) as spark, _Board() as tell:
+        run_assign(spark, settings, tell)
+
+
+@app.command(
+    epilog=examples(
+        "headrace pipeline report --from '*' --to report",
+        "headrace pipeline report --from orders --to report --starting 2026-01-31 --ending 2026-02-01",
+        "headrace pipeline report --from '*' --to report --url /var/lib/headrace",
+    )
+)
+def report(
+    source: Annotated[str, typer.Option("--from", help="Queues: names with commas between, or a pattern.")],
+    to: Annotated[Path, typer.Option(metavar="DIRECTORY", help="The directory for page, tables and plots.")],
+    starting: Annotated[str, typer.Option(help="The start: earliest, or a time.")] = "earliest",
+    ending: Annotated[str, typer.Option(help="The end: latest, or a time.")] = "latest",
+    topics: Annotated[int, typer.Option(min=1, help="The number of hot topics to show.")] = 20,
+    url: Url = DEFAULT_URL,
+    vhost: Vhost = "/",
+    replication_group: ReplicationGroup = "",
+    master: Master = DEFAULT_MASTER,
+    conf: Conf = None,
+) -> None:
+    """Report throughput, lag, time in queue, retries, dead letters, hot topics and sizes: tables, plots, one page."""
+    with _spark_session(master, conf, url) as spark:
+        from headrace.spark.pipelines.report import ReportSettings, run_report
+
+        place = _endpoint(url, vhost, replication_group)
+        done = run_report(spark, ReportSettings(place, source, to, starting, ending, topics))
+        typer.echo(f"{done.page}: {count(done.messages, 'message')}")
+
+
+@app.command(
+    epilog=examples(
+        "headrace pipeline compact --from prices --yes",
+        "headrace pipeline compact --from prices --to prices-now",
+        "headrace pipeline compact --from telemetry --to latest --key header:device",
+        "headrace pipeline compact --from telemetry --to latest --key json:$.device.id",
+    )
+)
+def compact(
+    source: Annotated[str, typer.Option("--from", help="The queue to read, usually a stream.")],
+    to: Annotated[
+        str,
+        typer.Option(metavar="QUEUE", help="A stream for the last messages, made if it does not exist; else in place."),
+    ] = "",
+    key: Annotated[str, typer.Option(help="The key of a message: routing_key, header:NAME or json:PATH.")] = (
+        "routing_key"
+    ),
+    url: Url = DEFAULT_URL,
+    vhost: Vhost = "/",
+    master: Master = DEFAULT_MASTER,
+    conf: Conf = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="In place: do not ask.")] = False,
+) -> None:
+    """Keep only the last message of every key, in place or in another stream; all in one commit."""
+    if to in ("", source) and not yes and url.startswith("http"):
+        messages = Client(url, "guest", "guest", vhost).get("queues", vhost, source)["messages"]
+        confirm(f"drop all but the last of every key of the {count(messages, 'message')} of {source!r}?", yes)
+    with _spark_session(master, conf) as spark:
+        from headrace.spark.pipelines.compact import CompactSettings, run_compact
+
+        done = run_compact(spark, CompactSettings(_endpoint(url, vhost), source, to or source, key))
+        typer.echo(f"{to or source}: {count(done.kept, 'message')} of {done.messages:,}")
+
+
+# -- one run -----------------------------------------------------------------------------------------------------------
+
+
+def _endpoint(url: str, vhost: str, replication_group: str = "") -> "Endpoint":
+    from headrace.spark.pipelines.endpoint import Endpoint
+
+    return Endpoint(url, vhost, replication_group=replication_group)
+
+
+def _state_directory(given: str, name: str) -> Path:
+    from headrace.spark.pipelines.run import DEFAULT_STATES
+
+    return Path(given) if given else DEFAULT_STATES / name
+
+
+@contextmanager
+def _spark_session(master: str, conf: list[str] | None, *urls: str) -> "Iterator[SparkSession]":
+    """Open Spark for one command. Executors find the stores at these URLs as this process does."""
+    settings = dict(_setting(each) for each in conf or [])
+    try:
+        with _failures(), _termination_interrupts():
+            from headrace.spark.pipelines.session import open_session, store_settings
+
+            spark = open_session(master, "headrace", {**store_settings(urls), **settings})
+            try:
+                yield spark
+            finally:
+                _stop(spark)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on where it ended", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        fail(f"--conf takes KEY=VALUE; {text!r} is no such setting", EXIT_PROBLEMS)
+    return key, value
+
+
+def _stop(spark: "SparkSession") -> None:
+    """Stop Spark. An interrupt within a call to Java may have closed the connection to it already."""
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+    with suppress(Py4JNetworkError):
+        spark.stop()
+
+
+@contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C, so that pipelines end in order."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Turn an error into a line on stderr and exit code 1. Without Spark, the line says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        fail(f"pipelines need Spark ({error}): pip install 'headrace[spark,java]'", EXIT_PROBLEMS)
+    except HeadraceError as error:
+        fail(str(error), EXIT_PROBLEMS)
+
+
+@final
+class _Board:
+    """The progress of pipelines: a live table on a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._clock = SystemClock()
+        self._progress: dict[str, Progress] = {}
+        self._reported_us = self._clock.now_us()
+        self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
+        self._is_terminal = sys.stderr.isatty()
+
+    def __enter__(self) -> "Callable[[Progress], None]":
+        if self._is_terminal:
+            self._live.start()
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_terminal:
+            self._live.stop()
+        for progress in self._progress.values():
+            typer.echo(_sentence(progress), err=True)
+
+    def _tell(self, progress: "Progress") -> None:
+        self._progress[progress.name] = progress
+        if self._is_terminal:
+            self._live.update(_table(list(self._progress.values())))
+        elif self._clock.now_us() - self._reported_us > _REPORT_SECONDS * 1_000_000:
+            self._reported_us = self._clock.now_us()
+            typer.echo(_sentence(progress), err=True)
+
+
+def _sentence(progress: "Progress") -> str:
+    behind = "" if progress.behind is None else f", {progress.behind:,} behind"
+    done = f"{count(progress.messages, 'message')} in {progress.seconds:.1f} s"
+    return f"{progress.name}: {done}, {progress.rate:,.0f}/s{behind}"
+
+
+def _table(pipelines: "list[Progress]") -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("pipeline")
+    for name in ("messages", "per second", "batches", "behind", "seconds"):
+        table.add_column(name, justify="right")
+    for each in pipelines:
+        behind = "-" if each.behind is None else f"{each.behind:,}"
+        table.add_row(
+            each.name, f"{each.messages:,}", f"{each.rate:,.0f}", f"{each.batches:,}", behind, f"{each.seconds:.0f}"
+        )
+    return table

@@ -1,0 +1,48 @@
+"""The input of one connection, for all protocols: when it is paused, and the memory that it holds. No bytes."""
+
+from collections.abc import Callable
+from typing import final
+
+from headrace.core.client import Client
+from headrace.core.flow import Holding, Intake
+from headrace.errors import HeadraceError
+from headrace.net.connection import BY_BROKER, BY_INTAKE, Wire
+
+
+@final
+class Inlet:
+    """Pauses reading while the broker, the memory of all connections or the user's rate asks for it."""
+
+    __slots__ = ("_holding", "_intake", "wire")
+
+    def __init__(self, intake: Intake, refuse: Callable[[HeadraceError], None]) -> None:
+        self.wire: Wire | None = None
+        """None until the connection is open."""
+        self._intake = intake
+        self._holding = Holding(self._pause_by_intake, refuse)
+
+    def note(self, size_bytes: int) -> None:
+        """Report the memory of messages that are not published yet. A connection that holds too much is refused."""
+        if size_bytes != self._holding.size_bytes:
+            self._intake.note(self._holding, size_bytes)
+
+    def meter(self, client: Client, monotonic_us: int) -> None:
+        """Charge the user for its messages. Above the user's limit, nothing is read for a while."""
+        pause_us = client.meter(monotonic_us)
+        if pause_us and self.wire is not None:
+            self.wire.pause_for(pause_us / 1_000_000)
+
+    def pause_by_broker(self, is_paused: bool) -> None:
+        """Read nothing while the broker has more in hand than it can write."""
+        self._pause(BY_BROKER, is_paused)
+
+    def _pause_by_intake(self, is_paused: bool) -> None:
+        self._pause(BY_INTAKE, is_paused)
+
+    def _pause(self, why: int, is_paused: bool) -> None:
+        if self.wire is None:
+            return
+        if is_paused:
+            self.wire.pause_reading(why)
+        else:
+            self.wire.resume_reading(why)
