@@ -171,7 +171,7 @@ def _table(directory: Path) -> bytes:
     first = table.write(directory, 1)
     table.generation, table.length = first.generation, first.length
     table.put(b"door", None)
-    return first.data + table.write(directory, 2).data
+    return b"".join([*first.parts(), *table.write(directory, 2).parts()])
 
 
 WRITTEN: dict[str, Callable[[Path], bytes]] = {
@@ -187,7 +187,7 @@ WRITTEN: dict[str, Callable[[Path], bytes]] = {
     "tix-v1": lambda directory: _index(directory, ".tix"),
     "state-v1": lambda _: encode_progress("orders", GROUP_ID, group(), GROUP_SEQ),
     "pel-v1": lambda _: encode_pending(GROUP_ID, group(), GROUP_SEQ),
-    "definitions-v1": lambda directory: definitions().write(directory, 9).data,
+    "definitions-v1": lambda directory: b"".join(definitions().write(directory, 9).parts()),
     "table-v1": _table,
     "checkpoint-v1": lambda _: encode_checkpoint(checkpoint()),
     "checkpoint-v1-files": lambda _: encode_checkpoint(checkpoint_with_files()),

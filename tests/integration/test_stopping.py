@@ -23,10 +23,10 @@ hangs = Path(sys.argv[1])
 
 
 class HangingDisk(Disk):
-    def write_file(self, path, data):
+    def write_file(self, path, parts):
         while hangs.exists():
             threading.Event().wait(0.05)
-        return super().write_file(path, data)
+        return super().write_file(path, parts)
 
 
 def opener(settings, wake):

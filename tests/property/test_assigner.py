@@ -19,7 +19,7 @@ from headrace.clock import ManualClock
 from headrace.core.queue.definition import CLASSIC, REJECT_PUBLISH, STREAM, QueueDefinition
 from headrace.core.queue.group import ACK
 from headrace.errors import Fatal
-from headrace.storage.api import Engine
+from headrace.storage.api import Commit, Engine
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.memory import MemoryEngine
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
@@ -156,7 +156,10 @@ class Assignments(RuleBasedStateMachine):
     @rule(is_orderly=st.booleans())
     def restart(self, is_orderly: bool) -> None:
         """Open another broker over the store; a disorderly one cuts off the work under way."""
-        self.house.run() if is_orderly else self.engine.sync()
+        if is_orderly:
+            self.house.run()
+        self.engine.commit(Commit(), lambda error: None)  # durable after all before it, which nobody waited for
+        self.engine.sync()
         stored = {name: self.house.broker.queue(name).log.next_offset for name in SOURCES}
         if is_orderly:
             self.house.broker.drain()

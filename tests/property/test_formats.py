@@ -154,14 +154,14 @@ def _table_bytes(values: dict[bytes, bytes], gone: list[bytes]) -> bytes:
     table.generation, table.length = first.generation, first.length
     for key in gone:
         table.put(key, None)
-    return first.data + table.write(PATH, 2).data
+    return b"".join([*first.parts(), *table.write(PATH, 2).parts()])
 
 
 def _definition_bytes(values: Mapping[str, object]) -> bytes:
     table = Table(QUEUES)
     for key, value in values.items():
         table.put(key.encode(), json.dumps(value).encode())
-    return table.write(PATH, 1).data
+    return b"".join(table.write(PATH, 1).parts())
 
 
 def _read_definitions(data: bytes) -> object:

@@ -294,6 +294,11 @@ class CommitPipeline:
         return self.unstored.is_empty and self.batch.is_empty
 
     @property
+    def _may_send(self) -> bool:
+        """True if the open batch may be sent: none is in flight, and none waits before it."""
+        return self._in_flight is None and not self._sealed and not self.retry_at_us
+
+    @property
     def _unsynced(self) -> Batch | None:
         """The last visible batch that is not durable: later publishers are told after its own."""
         return self._visible[-1] if self._visible else None
@@ -313,7 +318,7 @@ class CommitPipeline:
             self._commit(self._sealed.popleft())
         elif self._ended is not None:
             self._close(now_us).refuse(NotFound("the virtual host is deleted"), self._unsynced)
-        return self._in_flight is None and not self._sealed and not self.retry_at_us
+        return self._may_send
 
     def _deliver(self, now_us: int) -> None:
         pumps, self._pumps = self._pumps, []

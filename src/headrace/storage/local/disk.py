@@ -5,7 +5,7 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,14 +157,14 @@ class Disk:
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(path)  # noqa: PTH106
 
-    def write_file(self, path: Path, data: bytes) -> None:
+    def write_file(self, path: Path, parts: Iterable[bytes]) -> None:
         """Replace a whole file durably: a crash leaves the old or the new contents, never a mixture."""
-        draft = self.write_draft(path, data)
+        draft = self.write_draft(path, parts)
         self.sync_files([draft])
         self.replace(draft, path)
         self.sync_directory(path.parent)
 
-    def write_draft(self, path: Path, data: bytes) -> Path:
+    def write_draft(self, path: Path, parts: Iterable[bytes]) -> Path:
         """Write the new contents of a file to a draft beside it; returns the draft's path.
 
         The caller syncs the draft, replaces the file with it and syncs the directory: many files share these syncs.
@@ -172,7 +172,10 @@ class Disk:
         draft = path.with_name(path.name + ".tmp")
         with opened(self, draft, create=True) as fd:
             self.truncate(fd, 0)
-            self.write(fd, [data], 0)
+            position = 0
+            for part in parts:
+                self.write(fd, [part], position)
+                position += len(part)
         return draft
 
     def _write(self, fd: int, buffers: Sequence[bytes], position: int, flags: int) -> None:

@@ -100,10 +100,14 @@ def encode_json(values: dict[str, Any]) -> bytes:
     return json.dumps(whole, ensure_ascii=False, indent=1).encode()
 
 
-def seal_json(document: bytes) -> bytes:
-    """Add a checksum to a document, which is in its shortest form except for line breaks."""
-    shortest = document.replace(b"\n", b"")  # within texts they are escaped
-    return document[:-1] + f',"crc32":"{crc32(shortest):08x}"}}'.encode()
+def crc32_json(part: bytes, before: int = 0) -> int:
+    """The checksum of a part of a document, which is in its shortest form except for line breaks."""
+    return crc32(part.replace(b"\n", b""), before)  # within texts line breaks are escaped
+
+
+def seal_json(document: bytes, before: int = 0) -> bytes:
+    """Add a checksum to a document, or to its end: `before` is the checksum of the parts before it."""
+    return document[:-1] + f',"crc32":"{crc32_json(document, before):08x}"}}'.encode()
 
 
 def decode_json(data: bytes, path: Path, newest: int) -> dict[str, Any]:

@@ -287,7 +287,7 @@ class Flusher:
         drafts: list[Path] = []
         for path, data in write.files:
             self._unsynced_directories.update(disk.make_directory(path.parent))
-            drafts.append(disk.write_draft(path, data))
+            drafts.append(disk.write_draft(path, [data]))
         disk.sync_files([*sorted(self._unsynced, key=str), *drafts])
         for draft, (path, _) in zip(drafts, write.files, strict=True):
             disk.replace(draft, path)
@@ -297,7 +297,7 @@ class Flusher:
         disk.sync_directories([directory for directory in sorted(self._unsynced_directories) if directory.is_dir()])
         self._unsynced.clear()
         self._unsynced_directories.clear()
-        disk.write_file(checkpoint_path(self._root), encode_checkpoint(write.checkpoint))
+        disk.write_file(checkpoint_path(self._root), [encode_checkpoint(write.checkpoint)])
         for path in write.obsolete:
             disk.unlink(path)
         for path in write.obsolete_directories:
@@ -357,10 +357,13 @@ class Flusher:
     def _write_table(self, table: TableWrite) -> None:
         self._unsynced_directories.update(self.disk.make_directory(table.path.parent))
         if table.whole:
-            self.disk.write_file(table.path, table.data)
+            self.disk.write_file(table.path, table.parts())
             return
         with opened(self.disk, table.path) as fd:
-            self.disk.write(fd, [table.data], table.position)
+            position = table.position
+            for part in table.parts():
+                self.disk.write(fd, [part], position)
+                position += len(part)
             self.disk.sync(fd)
 
     def _work(self) -> None:

@@ -204,20 +204,10 @@ class ObjectEngine(Engine):
             raise self._failure
 
     def sync(self) -> None:
-        """Wait also for batches that only the database's memory has: a takeover would lose them."""
         self.poll()
-        while self._in_flight is not None or self._cover():
+        while self._in_flight is not None:
             self._take(*self._results.get())
             self.poll()
-
-    def _cover(self) -> bool:
-        """Write a record if the last batch is only in the database's memory. It becomes durable after that batch."""
-        if not self._is_ahead or self._undo is not None or self._failure is not None:
-            return False
-        batch = Batch()
-        batch.records = [self._marker()]
-        self._send(batch)
-        return True
 
     def close(self) -> None:
         if self._closed:
@@ -269,22 +259,15 @@ class ObjectEngine(Engine):
         batch.is_urgent, self._is_urgent = self._is_urgent and bool(batch.commits), True
         batch.records = batch.changes()
         if self._is_ahead and not (batch.is_urgent or batch.records):  # somebody waits for all before it
-            batch.records.append(self._marker())
+            batch.records.append((INSTANCE, encode_instance(self._group)))
+        self._is_ahead = batch.is_urgent
         if batch.records:
-            self._send(batch)
+            self._in_flight = batch
+            self._writer.write(batch)
             return
         self._finish(batch, None)
         if self._wake is not None:  # no thread will wake the owner for it
             self._wake()
-
-    def _send(self, batch: Batch) -> None:
-        self._is_ahead = batch.is_urgent
-        self._in_flight = batch
-        self._writer.write(batch)
-
-    def _marker(self) -> Change:
-        """A record that changes nothing."""
-        return INSTANCE, encode_instance(self._group)
 
     def _finish(self, batch: Batch, error: HeadraceError | None) -> None:
         self._callbacks.extend([(done, error, size) for done, size in batch.commits])

@@ -1,6 +1,6 @@
 """Opening a directory again: what a kill leaves between two checkpoints is put together from the journal alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Event
 
@@ -261,9 +261,9 @@ def test_a_checkpoint_never_holds_what_the_journal_could_still_lose(tmp_path: Pa
             super().sync(fd)
             self.events.append("sync")
 
-        def write_draft(self, path: Path, data: bytes) -> Path:
+        def write_draft(self, path: Path, parts: Iterable[bytes]) -> Path:
             self.events.append(path.name)
-            return super().write_draft(path, data)
+            return super().write_draft(path, parts)
 
     disk = Order()
     engine = LocalEngine(tmp_path, settings=SMALL_SEGMENTS, disk=disk)

@@ -23,6 +23,10 @@ def _done(table: Table, write: TableWrite) -> None:
     table.generation, table.length = write.generation, write.length
 
 
+def _bytes(write: TableWrite) -> bytes:
+    return b"".join(write.parts())
+
+
 def _decode(data: bytes, length: int = -1) -> dict[bytes, bytes]:
     path = Path("state/retained.1.kv")
     return decode_table(RETAINED, 1, data, len(data) if length < 0 else length, path).values
@@ -34,7 +38,7 @@ def test_the_first_write_is_the_whole_table_in_generation_one() -> None:
     write = table.write(ROOT, 5)
 
     assert (write.path, write.position, write.whole) == (ROOT / "state" / "retained.1.kv", 0, True)
-    assert _decode(write.data) == {b"a": b"1", b"b": b""}
+    assert _decode(_bytes(write)) == {b"a": b"1", b"b": b""}
 
 
 def test_later_writes_add_only_what_changed() -> None:
@@ -46,9 +50,9 @@ def test_later_writes_add_only_what_changed() -> None:
     table.put(b"c", None)
     second = table.write(ROOT, 6)
 
-    assert (second.path, second.position, second.whole) == (first.path, len(first.data), False)
-    assert _decode(first.data + second.data) == {b"a": b"1", b"b": b"two"}
-    assert b"a" not in second.data[12:13]
+    assert (second.path, second.position, second.whole) == (first.path, len(_bytes(first)), False)
+    assert _decode(_bytes(first) + _bytes(second)) == {b"a": b"1", b"b": b"two"}
+    assert b"a" not in _bytes(second)[12:13]
 
 
 def test_a_write_forgets_what_had_changed_and_says_what_it_was() -> None:
@@ -68,7 +72,7 @@ def test_a_table_that_is_mostly_out_of_date_is_written_anew_in_the_next_generati
         _done(table, write)
 
     assert (write.generation, write.whole) == (2, True)
-    assert _decode(write.data) == {b"a": bytes([5]) * 600_000}
+    assert _decode(_bytes(write)) == {b"a": bytes([5]) * 600_000}
 
 
 def test_live_bytes_follow_puts_replacements_and_deletions() -> None:
@@ -77,17 +81,17 @@ def test_live_bytes_follow_puts_replacements_and_deletions() -> None:
     table.put(b"b", None)
     table.put(b"never there", None)
 
-    assert table.live_bytes == len(_table(a=b"1").write(ROOT, 1).data) - len(HEADER)
+    assert table.live_bytes == len(_bytes(_table(a=b"1").write(ROOT, 1))) - len(HEADER)
 
 
 def test_what_stands_behind_the_length_is_ignored() -> None:
-    data = _table(a=b"1").write(ROOT, 1).data
+    data = _bytes(_table(a=b"1").write(ROOT, 1))
 
     assert _decode(data + b"never finished", len(data)) == {b"a": b"1"}
 
 
 def test_a_table_that_was_loaded_has_nothing_to_write() -> None:
-    data = _table(a=b"1").write(ROOT, 1).data
+    data = _bytes(_table(a=b"1").write(ROOT, 1))
 
     table = decode_table(RETAINED, 3, data, len(data), Path("t"))
 
@@ -96,14 +100,14 @@ def test_a_table_that_was_loaded_has_nothing_to_write() -> None:
 
 
 def test_a_table_shorter_than_was_stored_is_corrupt() -> None:
-    data = _table(a=b"1").write(ROOT, 1).data
+    data = _bytes(_table(a=b"1").write(ROOT, 1))
 
     with pytest.raises(Corrupt, match=f"{len(data)} bytes were stored, the file has {len(data) - 1}"):
         _decode(data[:-1], len(data))
 
 
 def test_a_length_within_an_entry_is_corrupt() -> None:
-    data = _table(a=b"1").write(ROOT, 1).data
+    data = _bytes(_table(a=b"1").write(ROOT, 1))
 
     for length in range(len(HEADER) + 1, len(data)):
         with pytest.raises(Corrupt):
@@ -111,7 +115,7 @@ def test_a_length_within_an_entry_is_corrupt() -> None:
 
 
 def test_a_changed_value_is_corrupt_at_its_entry() -> None:
-    data = _table(a=b"1", b=b"old").write(ROOT, 1).data
+    data = _bytes(_table(a=b"1", b=b"old").write(ROOT, 1))
 
     with pytest.raises(Corrupt, match="damaged at byte 22: an entry's checksum is wrong"):
         _decode(data.replace(b"old", b"new"))
@@ -129,8 +133,8 @@ def test_definitions_are_one_readable_document() -> None:
     write = table.write(ROOT, 5)
 
     assert (write.path, write.whole) == (ROOT / "config" / "queues.json", True)
-    assert '"größe": {\n   "type": "stream"'.encode() in write.data
-    assert decode_definitions(QUEUES, write.data, write.path).values == table.values
+    assert '"größe": {\n   "type": "stream"'.encode() in _bytes(write)
+    assert decode_definitions(QUEUES, _bytes(write), write.path).values == table.values
 
 
 def test_many_definitions_are_one_document_with_a_line_for_each_however_they_were_put() -> None:
@@ -146,9 +150,9 @@ def test_many_definitions_are_one_document_with_a_line_for_each_however_they_wer
 
     write = table.write(ROOT, 5)
 
-    assert len(write.data.splitlines()) == 304
-    assert '\n"größe-7":{"type":"stream","ü":2.3333333333333335},\n'.encode() in write.data
-    assert decode_definitions(QUEUES, write.data, write.path).values == {
+    assert len(_bytes(write).splitlines()) == 304
+    assert '\n"größe-7":{"type":"stream","ü":2.3333333333333335},\n'.encode() in _bytes(write)
+    assert decode_definitions(QUEUES, _bytes(write), write.path).values == {
         **{name.encode(): value for name, value in shortest.items()},
         b"with spaces": b'{"type":"classic"}',
         b"again": b'{"type":"quorum"}',
@@ -163,4 +167,4 @@ def test_definitions_of_another_table_are_corrupt() -> None:
     write = Table(EXCHANGES).write(ROOT, 5)
 
     with pytest.raises(Corrupt, match="it holds no queues"):
-        decode_definitions(QUEUES, write.data, Path("queues.json"))
+        decode_definitions(QUEUES, _bytes(write), Path("queues.json"))

@@ -1,6 +1,5 @@
 """What the engine over an object store puts there, what it takes away again, and how it reads it."""
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from headrace.clock import ManualClock, SystemClock
 from headrace.config.replication import MAIN
-from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Truncated, Unavailable
+from headrace.errors import Corrupt, HeadraceError, Refused, Truncated, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import QUEUES, RETAINED, Commit, Origin
 from headrace.storage.group_state import WORK
@@ -548,20 +547,6 @@ def test_commits_that_arrive_while_one_is_written_are_written_together(house: Ho
     prefix = keys.entry_prefix(keys.log_name(MAIN, house.engine._catalog.log("orders").id))
     assert len(house.records(prefix)) == 20
     assert house.engine.staged_bytes == 0
-
-
-def test_a_takeover_after_a_sync_finds_messages_that_nobody_waited_for(house: House) -> None:
-    first = house.open(ObjectSettings(flush_interval_ms=2_000))
-    commit = Commit()
-    commit.append("orders", messages(b"one", b"two"))
-    first.commit(commit, lambda error: None, durable=False)
-
-    first.sync()
-    second = house.open(QUICK)
-
-    assert [message.payload for message in second.log("orders").read(0, 10)] == [b"one", b"two"]
-    with contextlib.suppress(Fatal):
-        first.close()
 
 
 def test_a_store_that_holds_something_else_is_refused(tmp_path: Path) -> None:

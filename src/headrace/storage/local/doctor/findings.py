@@ -92,7 +92,7 @@ class RebuildIndexes(Repair):
 
     def run(self, disk: Disk) -> None:
         for path, data in encode_indexes(scan_segment(disk, self._segment, self._base, self._log_id)):
-            disk.write_file(path, data)
+            disk.write_file(path, [data])
 
 
 @final
