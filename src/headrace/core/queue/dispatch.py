@@ -223,7 +223,9 @@ class Consumer:
         self.allowance -= count
         if self.auto_ack:
             return
-        self._held.update(offsets)
+        held = self._held
+        for offset in offsets:  # `update` takes 400 instructions more for one message
+            held.add(offset)
         self.holding += count
         if self.shared is not None:
             self.shared.used += count
