@@ -146,6 +146,7 @@ class _Program:
         self._clock = clock
         self._opener = opener
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._background = Threads()
         files = tls_files(self._settings.tls)
         self._tls = Tls(files) if files is not None else None
@@ -398,9 +399,13 @@ class _Program:
                 await asyncio.wait_for(self._stop.wait(), _TICK_SECONDS)
 
     def _wake(self) -> None:
-        """Schedule one poll of the engine's results. The engine's threads call this."""
-        if not self._poll_is_due:
-            self._poll_is_due = True
+        """Schedule one poll of the engine's results. The engine calls this, in any thread."""
+        if self._poll_is_due:
+            return
+        self._poll_is_due = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._poll)
+        else:
             with contextlib.suppress(RuntimeError):  # the loop has ended, so nobody waits for results
                 self._loop.call_soon_threadsafe(self._poll)
 

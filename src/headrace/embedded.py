@@ -5,6 +5,7 @@ No network. Everything runs in the event loop that opened it; only the engine ha
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -256,6 +257,7 @@ class OpenBroker:
 
     async def __aenter__(self) -> EmbeddedBroker:
         loop = self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         engine = self._engine = MemoryEngine(self._wake) if self._data is None else LocalEngine(self._data, self._wake)
 
         def soon(call: Callable[[], None]) -> None:
@@ -277,8 +279,12 @@ class OpenBroker:
             self._engine.close()
 
     def _wake(self) -> None:
-        """Schedule a poll; the engine's threads call this."""
-        if self._loop is not None:
+        """Schedule a poll. The engine calls this, in any thread."""
+        if self._loop is None:
+            return
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._poll)
+        else:
             with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits for results
                 self._loop.call_soon_threadsafe(self._poll)
 
