@@ -126,9 +126,7 @@ class Discharge(Composite):
         self.fail = fail
 
 
-LINK_DETACH: Final = "link-detach"
 SESSION_END: Final = "session-end"
-CONNECTION_CLOSE: Final = "connection-close"
 NEVER: Final = "never"
 
 NOT_DURABLE: Final = 0
