@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from headrace.cli.output import count, examples, fail, group_of_store, group_option
+from headrace.cli.output import command, count, fail, group_of_store, group_option
 from headrace.errors import HeadraceError
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 from headrace.storage.local.backup import back_up
@@ -23,13 +23,12 @@ _Done = tuple[int, int, int]
 """Logs, messages and bytes."""
 
 
-@app.command(
-    epilog=examples(
-        "headrace backup /var/lib/headrace /backup/headrace-monday",
-        "headrace backup /backup/headrace-monday /var/lib/headrace     restore it, with the broker stopped",
-        "headrace backup --store s3://bucket/prefix s3://bucket/monday        a store",
-        "headrace backup --store s3://bucket/prefix --group hot s3://bucket/monday",
-    )
+@command(
+    app,
+    "headrace backup /var/lib/headrace /backup/headrace-monday",
+    "headrace backup /backup/headrace-monday /var/lib/headrace     restore it, with the broker stopped",
+    "headrace backup --store s3://bucket/prefix s3://bucket/monday        a store",
+    "headrace backup --store s3://bucket/prefix --group hot s3://bucket/monday",
 )
 def backup(
     places: Annotated[

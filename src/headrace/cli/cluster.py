@@ -4,8 +4,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headrace.cli.client import EXIT_UNAVAILABLE, Client, connected_to_all
-from headrace.cli.output import Column, command_group, examples, fail, print_facts, print_json, print_rows
+from headrace.cli.client import EXIT_UNAVAILABLE, Client, connected
+from headrace.cli.output import Column, command_group, fail, print_facts, print_json, print_rows
 from headrace.clock import SystemClock
 from headrace.config.replication import MAIN
 from headrace.errors import HeadraceError, Unavailable
@@ -25,14 +25,13 @@ def _cluster() -> None:
     pass
 
 
-@app.command(
-    epilog=examples(
-        "headrace cluster status",
-        "headrace cluster status --json",
-        "headrace cluster status --store s3://bucket/prefix",
-    )
+@connected(
+    app,
+    "headrace cluster status",
+    "headrace cluster status --json",
+    "headrace cluster status --store s3://bucket/prefix",
+    has_host=False,
 )
-@connected_to_all
 def status(
     client: Client,
     as_json: bool,

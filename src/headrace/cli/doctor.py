@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.output import (
+    command,
     count,
-    examples,
     fail,
     group_of_store,
     group_option,
@@ -42,14 +42,13 @@ if TYPE_CHECKING:
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
-@app.command(
-    epilog=examples(
-        "headrace doctor data                 verify everything, change nothing",
-        "headrace doctor data --repair        say what can be repaired, ask, and do it",
-        "headrace doctor data --json          the same report for programs",
-        "headrace doctor --store s3://bucket/prefix",
-        "headrace doctor --store s3://bucket/prefix --group hot",
-    )
+@command(
+    app,
+    "headrace doctor data                 verify everything, change nothing",
+    "headrace doctor data --repair        say what can be repaired, ask, and do it",
+    "headrace doctor data --json          the same report for programs",
+    "headrace doctor --store s3://bucket/prefix",
+    "headrace doctor --store s3://bucket/prefix --group hot",
 )
 def doctor(
     directory: Annotated[

@@ -20,6 +20,7 @@ _FILE_COLUMNS: Final = 1000
 
 Column = str | tuple[str, str | Callable[[dict[str, Any]], object]]
 """A title, with the key of its values or a function of an item where they are not under the title."""
+Command = Callable[..., None]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Form = Annotated[str, typer.Option("--format", help="text, json or hex.")]
 
@@ -36,6 +37,11 @@ def command_group(text: str, *lines: str) -> typer.Typer:
         rich_markup_mode="rich",
         add_completion=False,
     )
+
+
+def command(app: typer.Typer, *lines: str, name: str | None = None) -> Callable[[Command], Command]:
+    """Add a command to an app, with its examples; without a name, under that of the function."""
+    return app.command(name, epilog=examples(*lines))
 
 
 def examples(*lines: str) -> str:

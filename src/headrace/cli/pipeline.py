@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, final
 import typer
 
 from headrace.cli.client import Client
-from headrace.cli.output import command_group, confirm, count, examples, fail
+from headrace.cli.output import command, command_group, confirm, count, fail
 from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
@@ -72,13 +72,12 @@ Every = Annotated[str, typer.Option(help="How often to look for messages, such a
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-@app.command(
-    epilog=examples(
-        'headrace pipeline sql --from telemetry --to alerts "SELECT device FROM telemetry WHERE temperature > 90"',
-        'headrace pipeline sql --from telemetry --console --once "SELECT count(*) FROM telemetry" --mode complete',
-        'headrace pipeline sql --from telemetry --parquet out --watermark "10 minutes" "SELECT window.start, '
-        "device, avg(temperature) AS mean FROM telemetry GROUP BY window(timestamp, '1 hour'), device\"",
-    )
+@command(
+    app,
+    'headrace pipeline sql --from telemetry --to alerts "SELECT device FROM telemetry WHERE temperature > 90"',
+    'headrace pipeline sql --from telemetry --console --once "SELECT count(*) FROM telemetry" --mode complete',
+    'headrace pipeline sql --from telemetry --parquet out --watermark "10 minutes" "SELECT window.start, '
+    "device, avg(temperature) AS mean FROM telemetry GROUP BY window(timestamp, '1 hour'), device\"",
 )
 def sql(
     query: Annotated[str, typer.Argument(help="The query; its tables are the queues that it reads.")],
@@ -148,9 +147,7 @@ def _by_queue(option: str, given: list[str] | None, sources: list[str]) -> dict[
     return found
 
 
-@app.command(
-    epilog=examples("headrace pipeline run pipelines.yaml", "headrace pipeline run pipelines.yaml --only hot --once")
-)
+@command(app, "headrace pipeline run pipelines.yaml", "headrace pipeline run pipelines.yaml --only hot --once")
 def run(
     file: Annotated[Path, typer.Argument(help="A YAML file with pipelines.")],
     only: Annotated[list[str] | None, typer.Option(help="Run only the pipeline of this name; repeatable.")] = None,
@@ -175,11 +172,10 @@ def run(
         run_together(spark, chosen, tell)
 
 
-@app.command(
-    epilog=examples(
-        "headrace pipeline archive --from orders --to archive",
-        "headrace pipeline archive --from 'sensor-*' --to archive --once",
-    )
+@command(
+    app,
+    "headrace pipeline archive --from orders --to archive",
+    "headrace pipeline archive --from 'sensor-*' --to archive --once",
 )
 def archive(
     source: Annotated[str, typer.Option("--from", help="Queues to archive: names with commas between, or a pattern.")],
@@ -202,12 +198,11 @@ def archive(
         run_archive(spark, ArchiveSettings(name, place, source, to, group, once, every), tell)
 
 
-@app.command(
-    epilog=examples(
-        "headrace pipeline replay --archive archive --from orders --to orders-again --rate 500",
-        "headrace pipeline replay --from orders --to test --starting 2026-01-31T12:00Z --ending 2026-01-31T13:00Z",
-        "headrace pipeline replay --from orders --to eu --filter \"region = 'eu' AND priority > 3\"",
-    )
+@command(
+    app,
+    "headrace pipeline replay --archive archive --from orders --to orders-again --rate 500",
+    "headrace pipeline replay --from orders --to test --starting 2026-01-31T12:00Z --ending 2026-01-31T13:00Z",
+    "headrace pipeline replay --from orders --to eu --filter \"region = 'eu' AND priority > 3\"",
 )
 def replay(
     to: Annotated[str, typer.Option(metavar="QUEUE", help="The queue that gets the messages.")],
@@ -237,12 +232,11 @@ def replay(
         run_replay(spark, settings, tell)
 
 
-@app.command(
-    epilog=examples(
-        "headrace pipeline assign --from events --filters filters.yaml",
-        "headrace pipeline assign --from events --filters filters.yaml --once",
-        "filters.yaml:  filters: {eu-orders: \"topic LIKE 'orders/%' AND region = 'eu'\", urgent: priority > 7}",
-    )
+@command(
+    app,
+    "headrace pipeline assign --from events --filters filters.yaml",
+    "headrace pipeline assign --from events --filters filters.yaml --once",
+    "filters.yaml:  filters: {eu-orders: \"topic LIKE 'orders/%' AND region = 'eu'\", urgent: priority > 7}",
 )
 def assign(
     source: Annotated[str, typer.Option("--from", help="The log to read: a queue, usually a stream.")],
@@ -271,12 +265,11 @@ def assign(
         run_assign(spark, settings, tell)
 
 
-@app.command(
-    epilog=examples(
-        "headrace pipeline report --from '*' --to report",
-        "headrace pipeline report --from orders --to report --starting 2026-01-31 --ending 2026-02-01",
-        "headrace pipeline report --from '*' --to report --url /var/lib/headrace",
-    )
+@command(
+    app,
+    "headrace pipeline report --from '*' --to report",
+    "headrace pipeline report --from orders --to report --starting 2026-01-31 --ending 2026-02-01",
+    "headrace pipeline report --from '*' --to report --url /var/lib/headrace",
 )
 def report(
     source: Annotated[str, typer.Option("--from", help="Queues: names with commas between, or a pattern.")],
@@ -299,13 +292,12 @@ def report(
         typer.echo(f"{done.page}: {count(done.messages, 'message')}")
 
 
-@app.command(
-    epilog=examples(
-        "headrace pipeline compact --from prices --yes",
-        "headrace pipeline compact --from prices --to prices-now",
-        "headrace pipeline compact --from telemetry --to latest --key header:device",
-        "headrace pipeline compact --from telemetry --to latest --key json:$.device.id",
-    )
+@command(
+    app,
+    "headrace pipeline compact --from prices --yes",
+    "headrace pipeline compact --from prices --to prices-now",
+    "headrace pipeline compact --from telemetry --to latest --key header:device",
+    "headrace pipeline compact --from telemetry --to latest --key json:$.device.id",
 )
 def compact(
     source: Annotated[str, typer.Option("--from", help="The queue to read, usually a stream.")],

@@ -8,23 +8,21 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace.cli.client import Client, connected, queue_names
-from headrace.cli.output import examples, fail, print_facts
+from headrace.cli.output import fail, print_facts
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 MAX_BYTES: Final = 20 << 20
 
 
-@app.command(
-    epilog=examples(
-        'headrace publish orders \'{"item": "espresso"}\'',
-        "headrace publish orders hello --header table=7 --content-type text/plain",
-        "headrace publish --topic plant/1/temperature 21.5",
-        "echo hello | headrace publish orders -",
-        "seq 100 | headrace publish orders --lines -",
-    )
+@connected(
+    app,
+    'headrace publish orders \'{"item": "espresso"}\'',
+    "headrace publish orders hello --header table=7 --content-type text/plain",
+    "headrace publish --topic plant/1/temperature 21.5",
+    "echo hello | headrace publish orders -",
+    "seq 100 | headrace publish orders --lines -",
 )
-@connected
 def publish(
     client: Client,
     as_json: bool,

@@ -76,19 +76,6 @@ class StoredGroup:
 class StoredLog:
     """A log as the checkpoint and the journal make it."""
 
-    __slots__ = (
-        "_queues",
-        "entry",
-        "first",
-        "groups",
-        "id",
-        "name",
-        "next",
-        "replayed_from",
-        "stored_next",
-        "stretches",
-    )
-
     def __init__(self, queues: Path, log_id: int, name: str, entry: LogEntry | None) -> None:
         self._queues = queues
         self.id = log_id
