@@ -18,11 +18,11 @@ from headrace.config.kinds import Flag, Number, Object, Unicode
 from headrace.config.table import Fault, option, read_model, table_of
 from headrace.core.batch import Confirm
 from headrace.core.client import Client
-from headrace.core.properties import NativeCodec, Properties
 from headrace.core.pubsub.session import BEST_EFFORT, EXACTLY_ONCE
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.model import NATIVE
 from headrace.net.connection import outcome
+from headrace.wire.properties import Properties, encode_native
 
 MAX_EXPIRY_SECONDS: Final = (1 << 32) - 1
 _STRING: Final = Unicode("must be a string")
@@ -111,6 +111,6 @@ def _properties(body: PublishBody) -> bytes:
     for name in _TEXTS:
         setattr(properties, name, getattr(body, name))
     try:
-        return NativeCodec().encode(properties)
+        return encode_native(properties)
     except UnicodeEncodeError as error:
         raise BadRequest(f'"headers" are not Unicode: {error.reason}') from error

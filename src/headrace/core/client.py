@@ -18,9 +18,9 @@ from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Recipient
 from headrace.core.queue.group import STREAM_MODE, Group, mode_joined, mode_to_join
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.routing.address import Address, effective_group, is_address, parse_address
-from headrace.core.routing.topics import check_topic, quoted
 from headrace.errors import AccessRefused, Refused
 from headrace.model import NATIVE, Message, Source
+from headrace.names import check_topic, quoted
 from headrace.selector import Selector
 
 _MAX_ROUTES: Final = 256

@@ -68,9 +68,7 @@ async def show_messages(
 ) -> Response:
     """Answer with a page of messages, and the offset of the next page."""
     as_base64 = query.encoding == BASE64
-    return await listed(
-        found, following, lambda pair: message_to_json(broker.codecs, pair[0], pair[1], as_base64, query.max_bytes)
-    )
+    return await listed(found, following, lambda pair: message_to_json(pair[0], pair[1], as_base64, query.max_bytes))
 
 
 def _start(query: Browse, queue: Queue) -> int:
@@ -100,7 +98,7 @@ async def consume(call: Call) -> Response:
     as_base64 = body.encoding == BASE64
     items = [
         {
-            **message_to_json(broker.codecs, delivery.offset, delivery.message, as_base64, body.max_bytes),
+            **message_to_json(delivery.offset, delivery.message, as_base64, body.max_bytes),
             "redelivered": delivery.redelivered,
             "attempts": delivery.attempts,
         }

@@ -28,7 +28,6 @@ from headrace.config.table import described, option, read_model, table_of
 from headrace.core.access.permissions import CONFIGURE, QUEUE
 from headrace.core.broker import Broker
 from headrace.core.feeds.feed import FedQueue
-from headrace.core.properties import table_from_json, table_to_json
 from headrace.core.queue.configured import QUEUE as QUEUE_TABLE
 from headrace.core.queue.configured import configured, differences
 from headrace.core.queue.definition import QueueDefinition, declared
@@ -37,6 +36,7 @@ from headrace.core.queue.queue import Queue
 from headrace.core.routing.address import dead_letter_origin
 from headrace.errors import NotFound, PreconditionFailed
 from headrace.storage.group_state import MODE_NAMES
+from headrace.wire.properties import table_from_json, table_to_json
 
 MAX_RANGES: Final = 200
 """Ranges of settled offsets that a group shows."""

@@ -8,10 +8,10 @@ from typing import Any, Final, final
 from headrace.config.kinds import Choice, Duration, Flag, Kind, Number, Text, Unfit, shown
 from headrace.config.replication import meant
 from headrace.config.table import Fault, Key, Table
-from headrace.core.properties import frozen, table_from_json, table_to_json
 from headrace.core.routing.address import QUEUE_PREFIX
 from headrace.errors import BadExpression, PreconditionFailed, Refused
 from headrace.selector import parse
+from headrace.wire.properties import frozen, table_from_json, table_to_json
 
 RESUME: Final = "resume"
 FIRST: Final = "first"

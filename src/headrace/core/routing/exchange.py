@@ -3,8 +3,8 @@
 from collections.abc import Hashable, Mapping
 from typing import Final, final
 
-from headrace.core.properties import frozen, table_from_json, table_to_json
 from headrace.errors import AccessRefused, PreconditionFailed, Refused
+from headrace.wire.properties import frozen, table_from_json, table_to_json
 
 DIRECT: Final = "direct"
 FANOUT: Final = "fanout"

@@ -9,7 +9,6 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, TypeAlias, final
 
-from headrace.core.properties import frozen
 from headrace.core.routing.exchange import (
     CONSISTENT_HASH,
     DIRECT,
@@ -27,6 +26,7 @@ from headrace.core.routing.exchange import (
 )
 from headrace.core.routing.topics import KeyTrie
 from headrace.errors import AccessRefused, NotFound, PreconditionFailed, Refused
+from headrace.wire.properties import frozen
 
 X_MATCH: Final = "x-match"
 

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from pamqp import base
 
-from headrace.core.properties import Properties
 from headrace.core.routing.topology import key_of
 from headrace.errors import ProtocolError
 from headrace.model import Source
-from headrace.protocols.amqp091.fields import Reader, encode_shortstr
 from headrace.protocols.amqp091.frames import (
     ACK_BYTES,
     BASIC,
@@ -32,7 +30,8 @@ from headrace.protocols.amqp091.frames import (
     UNEXPECTED_FRAME,
 )
 from headrace.protocols.amqp091.methods import decode_method
-from headrace.protocols.amqp091.properties import around_headers, decode_properties, with_headers
+from headrace.wire.amqp091 import Reader, around_headers, decode_properties, encode_shortstr, with_headers
+from headrace.wire.properties import Properties
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue

@@ -7,7 +7,6 @@ from pamqp import commands
 
 from headrace.core.access.permissions import WRITE
 from headrace.core.batch import ConfirmAll
-from headrace.core.properties import Properties
 from headrace.core.routing.address import COMMIT, is_address, parse_address
 from headrace.core.transaction import Publish as Staging
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
@@ -15,9 +14,10 @@ from headrace.model import AMQP091, Message, Source
 from headrace.protocols.amqp091.codec import Publish, Route, encode_ack, encode_content
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import PRIORITY, decode_properties, encode_properties
 from headrace.protocols.amqp091.server import ConnectionContext
 from headrace.protocols.answers import Answers
+from headrace.wire.amqp091 import decode_properties, encode_properties
+from headrace.wire.properties import Properties
 
 PROTOCOL: Final = "amqp091"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
@@ -83,8 +83,7 @@ class Publisher:
             extra_keys, properties = _copies(headers, properties)
             for key in extra_keys:
                 rights.check_topic(WRITE, route.exchange, key, client.client_id)
-        found = given.extra.get(PRIORITY, 0) if given.extra else 0
-        priority = found if isinstance(found, int) else 0
+        priority = max(0, given.priority)
         expires_us = self._expires_us(given) if given.expiration else 0
         now_us = context.now_us
         messages = [Message(source, body, now_us, properties, priority, expires_us) for body in event.bodies]

@@ -8,7 +8,6 @@ from pamqp import base, commands
 
 from headrace.core.broker import Broker
 from headrace.core.client import ConsumePlan, ConsumeRequest, is_switched_on
-from headrace.core.properties import Properties
 from headrace.core.queue.definition import QUORUM
 from headrace.core.queue.dispatch import UNLIMITED, Consumer, Credit, Delivery, Recipient
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
@@ -18,13 +17,14 @@ from headrace.core.routing.topology import key_of
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message
 from headrace.protocols.amqp091.codec import DeliverEncoder, encode_content
-from headrace.protocols.amqp091.fields import encode_entry, encode_shortstr
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import NONE, PRIORITY, encode_properties, with_headers
 from headrace.protocols.amqp091.publishing import REPLY_PREFIX, REPLY_TO, Publisher
 from headrace.protocols.amqp091.server import ConnectionContext
 from headrace.protocols.answers import Answers
+from headrace.wire.amqp091 import NONE, encode_entry, encode_properties, encode_shortstr, with_headers
+from headrace.wire.encodings import properties_of
+from headrace.wire.properties import Properties
 
 _LAST_BYTES: Final = [bytes([number]) for number in range(256)]
 _SLACK: Final = 256
@@ -293,11 +293,11 @@ def own_properties(broker: Broker, message: Message) -> bytes:
 
 def _properties_of(broker: Broker, message: Message) -> Properties:
     """The message's properties, with expiration and priority, which other protocols leave to the broker."""
-    properties = broker.codecs.decode(message)
+    properties = properties_of(message)
     if message.expires_us and not properties.expiration:
         properties.expiration = str((message.expires_us - message.timestamp_us) // 1000)
-    if message.priority:
-        properties.extra.setdefault(PRIORITY, message.priority)
+    if message.priority and properties.priority < 0:
+        properties.priority = message.priority
     return properties
 
 

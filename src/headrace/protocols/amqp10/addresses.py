@@ -10,9 +10,9 @@ from headrace.core.routing.address import is_address
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp10.frames import INVALID_FIELD
 from headrace.protocols.amqp10.performatives import Attach, Source
-from headrace.protocols.amqp10.properties import to_neutral
-from headrace.protocols.amqp10.types import Described, Map
 from headrace.selector import parse
+from headrace.wire.amqp10 import to_neutral
+from headrace.wire.types import Described, Map
 
 QUEUE: Final = 1
 """A queue by its name."""

@@ -27,9 +27,8 @@ from headrace.protocols.amqp10.performatives import (
     Transactional,
     error_for,
 )
-from headrace.protocols.amqp10.properties import expires_us, properties_of
-from headrace.protocols.amqp10.sections import SUBJECT, TO, USER_ID, Head, decode_head, parts, split
-from headrace.protocols.amqp10.types import Map
+from headrace.wire.amqp10 import SUBJECT, TO, USER_ID, Head, decode_head, expires_us, parts, properties_of, split
+from headrace.wire.types import Map
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.session import Session

@@ -18,8 +18,8 @@ from headrace.core.ledger import ProtocolStore
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp10.frames import CONTAINER_IN_USE, RESOURCE_LIMIT
 from headrace.protocols.amqp10.performatives import NEVER, Source, source_of
-from headrace.protocols.amqp10.types import Described
-from headrace.protocols.amqp10.values import Reader, encode_value
+from headrace.wire.amqp10_values import Reader, encode_value
+from headrace.wire.types import Described
 
 _log: Final = logging.getLogger("headrace.amqp10")
 _VERSION: Final = b"\x01"

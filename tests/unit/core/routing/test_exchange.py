@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from headrace.core.properties import from_json, to_json
 from headrace.core.routing.exchange import Binding, Exchange
 from headrace.errors import Refused
+from headrace.wire.properties import from_json, to_json
 
 
 def test_an_exchange_is_written_as_json() -> None:

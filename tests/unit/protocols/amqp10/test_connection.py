@@ -22,8 +22,8 @@ from headrace.protocols.amqp10.performatives import (
     Transactional,
     Transfer,
 )
-from headrace.protocols.amqp10.types import Described, ULong
-from headrace.protocols.amqp10.values import encode_value
+from headrace.wire.amqp10_values import encode_value
+from headrace.wire.types import Described, ULong
 from tests.amqp10_client import body, credit, receiver, sender, transfer
 from tests.amqp10_harness import Caller, Office, only
 

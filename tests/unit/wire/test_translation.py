@@ -1,27 +1,29 @@
-"""What is left of a message's properties on the way between MQTT and other protocols."""
+"""Properties on the way between MQTT and other protocols."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 
-from headrace.core.properties import Properties
 from headrace.errors import Refused
-from headrace.protocols.amqp091.properties import Amqp091Codec
-from headrace.protocols.mqtt.properties import OF_PUBLISH, Mqtt5Codec, decode_message_list, encode_user_property
+from headrace.model import AMQP091, MQTT5, Message, Source
+from headrace.protocols.mqtt.outlet import translated
+from headrace.wire import amqp091
+from headrace.wire.encodings import properties_of
+from headrace.wire.mqtt5 import decode_properties, encode_properties, encode_user_property, user_properties
+from headrace.wire.properties import Properties
 
-MQTT = Mqtt5Codec()
-AMQP = Amqp091Codec()
 
-
-def user(raw: bytes) -> list[tuple[str, str]]:
-    return decode_message_list(raw, OF_PUBLISH, "PUBLISH")[0].user
+def in_mqtt(properties: Properties) -> bytes:
+    """The properties of a message from AMQP as an MQTT client gets them."""
+    raw = amqp091.encode_properties(properties)
+    return translated(Message(Source("t", encoding=AMQP091), b"", 0), raw)
 
 
 def test_a_message_from_mqtt_in_amqp() -> None:
     raw = bytes.fromhex("01 01 03 0001 74 08 0003 722f31 09 0002 6331 26 0001 6b 0001 76")
 
-    told = AMQP.decode(AMQP.encode(MQTT.decode(raw)))
+    told = amqp091.decode_properties(amqp091.encode_properties(decode_properties(raw)))
 
     assert (told.content_type, told.reply_to, told.correlation_id) == ("t", "r/1", "c1")
     assert told.headers == {"k": "v"}
@@ -37,11 +39,12 @@ def test_a_message_from_amqp_in_mqtt() -> None:
     said.content_encoding = "gzip"
     said.user_id = "guest"
 
-    told, _ = decode_message_list(MQTT.encode(AMQP.decode(AMQP.encode(said))), OF_PUBLISH, "PUBLISH")
+    raw = in_mqtt(said)
+    told = decode_properties(raw)
 
-    assert (told.content_type, told.correlation_data) == ("application/json", b"c1")
-    assert told.response_topic == "$queue/replies"
-    assert told.user == [
+    assert (told.content_type, told.correlation_id) == ("application/json", "c1")
+    assert told.reply_to == "$queue/replies"
+    assert user_properties(raw) == [
         ("content-encoding", "gzip"),
         ("type", "order"),
         ("app-id", "shop"),
@@ -63,27 +66,29 @@ def test_a_message_from_amqp_in_mqtt() -> None:
     ],
 )
 def test_a_dead_letter_of_mqtt_is_what_it_was(raw: bytes) -> None:
-    assert MQTT.encode(MQTT.decode(raw)) == raw
+    assert encode_properties(decode_properties(raw)) == raw
 
 
 def test_correlation_data_that_is_no_text_survives_amqp() -> None:
     raw = bytes.fromhex("09 0003 ff00fe")
 
-    assert MQTT.encode(AMQP.decode(AMQP.encode(MQTT.decode(raw)))) == raw
+    assert in_mqtt(decode_properties(raw)) == raw
 
 
 def test_headers_added_to_repeated_user_properties_come_behind_them() -> None:
-    said = MQTT.decode(encode_user_property("k", "1") + encode_user_property("k", "2"))
+    said = decode_properties(encode_user_property("k", "1") + encode_user_property("k", "2"))
     said.headers["_dlq_reason"] = "rejected"
 
-    assert user(MQTT.encode(said)) == [("k", "1"), ("k", "2"), ("_dlq_reason", "rejected")]
+    assert user_properties(encode_properties(said)) == [("k", "1"), ("k", "2"), ("_dlq_reason", "rejected")]
 
 
 def test_a_changed_header_replaces_all_of_its_name() -> None:
-    said = MQTT.decode(encode_user_property("k", "1") + encode_user_property("k", "2") + encode_user_property("a", "b"))
+    said = decode_properties(
+        encode_user_property("k", "1") + encode_user_property("k", "2") + encode_user_property("a", "b")
+    )
     said.headers["k"] = "3"
 
-    assert user(MQTT.encode(said)) == [("a", "b"), ("k", "3")]
+    assert user_properties(encode_properties(said)) == [("a", "b"), ("k", "3")]
 
 
 @pytest.mark.parametrize(
@@ -105,11 +110,11 @@ def test_a_changed_header_replaces_all_of_its_name() -> None:
 def test_headers_of_any_type_become_text(value: object, text: str | None) -> None:
     expected = text if text is not None else '[{"queue": "q", "count": 2, "time": "2026-01-02T00:00:00Z"}]'
 
-    assert user(MQTT.encode(Properties({"h": value}))) == [("h", expected)]
+    assert user_properties(encode_properties(Properties({"h": value}))) == [("h", expected)]
 
 
 def test_a_text_too_long_for_mqtt_is_cut_between_characters() -> None:
-    ((_, value),) = user(MQTT.encode(Properties({"h": "ä" * 40_000})))
+    ((_, value),) = user_properties(encode_properties(Properties({"h": "ä" * 40_000})))
 
     assert value == "ä" * 32_767
 
@@ -129,11 +134,11 @@ def test_a_reply_queue_is_where_an_mqtt_client_can_publish_to(
     said = Properties()
     said.reply_to = reply_to
 
-    told, _ = decode_message_list(MQTT.encode(said), OF_PUBLISH, "PUBLISH")
+    raw = in_mqtt(said)
 
-    assert (told.response_topic, told.user) == (topic, other)
+    assert (decode_properties(raw).reply_to, user_properties(raw)) == (topic, other)
 
 
 def test_bytes_that_are_no_properties_are_refused() -> None:
     with pytest.raises(Refused, match="MQTT 5"):
-        MQTT.decode(b"\x7f")
+        properties_of(Message(Source("t", encoding=MQTT5), b"", 0, b"\x7f"))
