@@ -30,11 +30,11 @@ def method_frame(payload: bytes) -> bytes:
     return bytes((METHOD, 0, 1)) + len(payload).to_bytes(4) + payload + b"\xce"
 
 
-def publish_frames(key: str, payload: bytes, exchange: str = "") -> bytes:
+def publish_frames(key: str, payload: bytes, exchange: str = "", properties: bytes = PERSISTENT) -> bytes:
     """A persistent message to a queue, or with this key to an exchange, as it is sent on channel 1."""
     names = b"".join([bytes((len(name),)) + name for name in (exchange.encode(), key.encode())])
     method = BASIC_PUBLISH.to_bytes(4) + b"\0\0" + names + b"\0"
-    return method_frame(method) + encode_content(1, PERSISTENT, payload, FRAME_MAX_SIZE)
+    return method_frame(method) + encode_content(1, properties, payload, FRAME_MAX_SIZE)
 
 
 def ack_frame(tag: int, is_multiple: bool) -> bytes:

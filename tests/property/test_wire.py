@@ -100,33 +100,6 @@ def test_any_bytes_are_read_or_refused(encoding: int, raw: bytes) -> None:
     assert headers is None or headers
 
 
-# -- 0-9-1 -------------------------------------------------------------------------------------------------------------
-
-
-@given(properties_of_0_9_1())
-def test_a_scan_of_0_9_1_finds_what_decoding_finds(raw: bytes) -> None:
-    whole = amqp091.decode_properties(raw)
-    scan = amqp091.Scan()
-    scan.read(amqp091.encode_properties(Properties({"CC": ["a"]})))
-
-    scan.read(raw)
-
-    assert scan.delivery_mode == whole.delivery_mode
-    assert scan.priority == max(0, whole.priority)
-    assert scan.expiration.decode(errors="surrogateescape") == whole.expiration
-    assert scan.reply_to.decode(errors="surrogateescape") == whole.reply_to
-    assert scan.user_id.decode(errors="surrogateescape") == whole.user_id
-    assert scan.has_headers == bool(whole.headers)
-    assert scan.is_copied == ("CC" in whole.headers or "BCC" in whole.headers)
-
-
-@given(st.one_of(st.binary(max_size=60), properties_of_0_9_1()), st.data())
-def test_a_scan_of_0_9_1_refuses_what_decoding_refuses(raw: bytes, data: st.DataObject) -> None:
-    damaged = _damaged(raw, data)
-
-    assert _is_read(amqp091.Scan().read, damaged) == _is_read(amqp091.decode_properties, damaged)
-
-
 # -- 1.0 ---------------------------------------------------------------------------------------------------------------
 
 WANTED = amqp10.annotation_keys("x-basic-type", "a")

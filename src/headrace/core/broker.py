@@ -297,7 +297,7 @@ class Broker:
         extra_keys: Sequence[str] = (),
         straight_to: Queue | None = None,
     ) -> int:
-        """Publish messages that differ only in their payloads; one call may confirm several.
+        """Publish messages of one source and with the same headers, if those decide; one call may confirm several.
 
         All go to the same queues, so they are routed once, and limits are checked only where there are any. The broker
         owns the list from then on. Successive publishes with the same `confirm` get one call. A caller that knows the
@@ -320,6 +320,10 @@ class Broker:
     def straight_to(self, exchange: str, key: str) -> Queue | None:
         """Return the one queue that messages with this key go to until it is deleted; None where more decides."""
         return self.topology.direct.get(key) if not exchange else None
+
+    def reads_headers(self, exchange: str) -> bool:
+        """True if the headers of a message to this exchange decide where it goes."""
+        return bool(exchange) and self.topology.exchanges.looks_at_headers(exchange)
 
     def publish_topic(
         self,

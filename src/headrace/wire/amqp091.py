@@ -6,7 +6,7 @@ The properties of a content header:
     | flags, 2 bytes | one value per set bit |     bit 15 content type ... bit 2 cluster id; bit 0: more flags follow
     +----------------+-------- - - - --------+
 
-Messages keep these bytes as they came. `Scan` reads the few that a publish depends on. All are decoded for selectors
+Messages keep these bytes as they came. A scan finds what a publish depends on. All are decoded for selectors
 and other protocols, and encoded again only after a change: a dead letter's history, a header added on delivery.
 """
 
@@ -16,7 +16,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final, final
 
-from headrace.errors import ProtocolError
+from librt.strings import read_i32_be
+from mypy_extensions import i64
+
 from headrace.wire.properties import MAX_DEPTH, Properties
 from headrace.wire.reader import ByteReader
 from headrace.wire.types import Byte, Float, Int, LongString, Seconds, Short, UByte, UInt, ULong, UShort
@@ -60,16 +62,6 @@ _LETTERS: Final[dict[object, tuple[bytes, int, bool]]] = {
     for letter, (size, signed, kind) in _INTEGERS.items()
     if letter != ord("U")  # an older letter for `s`
 }
-_SIZES: Final = {
-    **{letter: size for letter, (size, _, _) in _INTEGERS.items()},
-    _DECIMAL: 5,
-    _TIMESTAMP: 8,
-    _VOID: 0,
-    _DOUBLE: 8,
-    _FLOAT: 4,
-    _BOOLEAN: 1,
-}
-"""The size of a value in bytes, by letter."""
 
 
 @final
@@ -147,45 +139,7 @@ class Reader(ByteReader):
         if letter == _DECIMAL:
             scale, value = _DECIMAL_FORM.unpack(self.raw(5))
             return Decimal((value < 0, tuple(map(int, str(abs(value)))), -scale))
-        raise self._no_type(letter)
-
-    def check_table(self, depth: int = MAX_DEPTH) -> bool:
-        """Step over a table that `table` can read, without making its values; True if it names CC or BCC."""
-        end = self._nested(depth)
-        data = self._data
-        is_copied = False
-        while self.at < end:
-            size = self.octet()
-            start = self.step(size)
-            if size == 2 or size == 3:
-                name = data[start : start + size]
-                is_copied = is_copied or name == b"CC" or name == b"BCC"
-            if not data[start : start + size].isascii():
-                self.at = start - 1
-                self.shortstr()
-            self._check_value(depth - 1)
-        self._check_end(end)
-        return is_copied
-
-    def _check_value(self, depth: int) -> None:
-        letter = self.octet()
-        if letter in (_STRING, _BYTES):
-            self.step(self.long())
-        elif letter == _TABLE:
-            self.check_table(depth)
-        elif letter == _ARRAY:
-            end = self._nested(depth)
-            while self.at < end:
-                self._check_value(depth - 1)
-            self._check_end(end)
-        else:
-            size = _SIZES.get(letter, -1)
-            if size < 0:
-                raise self._no_type(letter)
-            self.step(size)
-
-    def _no_type(self, letter: int) -> ProtocolError:
-        return self.error(f"there is no field type 0x{letter:02x}")
+        raise self.error(f"there is no field type 0x{letter:02x}")
 
     def _nested(self, depth: int) -> int:
         """Return the end of the table or array that starts here."""
@@ -275,18 +229,20 @@ def _encode_decimal(value: Decimal) -> bytes:
 NONE: Final = b"\0\0"
 _CONTENT_TYPE: Final = 1 << 15
 _CONTENT_ENCODING: Final = 1 << 14
-_HEADERS: Final = 1 << 13
+HAS_HEADERS: Final = 1 << 13
 _DELIVERY_MODE: Final = 1 << 12
-_PRIORITY: Final = 1 << 11
+HAS_PRIORITY: Final = 1 << 11
 _CORRELATION_ID: Final = 1 << 10
-_REPLY_TO: Final = 1 << 9
-_EXPIRATION: Final = 1 << 8
+HAS_REPLY_TO: Final = 1 << 9
+HAS_EXPIRATION: Final = 1 << 8
 _MESSAGE_ID: Final = 1 << 7
 _TIMESTAMP_BIT: Final = 1 << 6
 _MESSAGE_TYPE: Final = 1 << 5
-_USER_ID: Final = 1 << 4
+HAS_USER_ID: Final = 1 << 4
 _APP_ID: Final = 1 << 3
 _CLUSTER_ID: Final = 1 << 2
+HAS_COPIES: Final = 1
+"""Set by `scan_properties` for headers with CC or BCC; as a flag it is unknown."""
 _UNKNOWN: Final = 0b11
 _CLUSTER_NAME: Final = "cluster_id"
 
@@ -302,17 +258,17 @@ def decode_properties(raw: bytes) -> Properties:
         properties.content_type = reader.text()
     if flags & _CONTENT_ENCODING:
         properties.content_encoding = reader.text()
-    if flags & _HEADERS:
+    if flags & HAS_HEADERS:
         properties.headers = reader.table()
     if flags & _DELIVERY_MODE:
         properties.delivery_mode = reader.octet()
-    if flags & _PRIORITY:
+    if flags & HAS_PRIORITY:
         properties.priority = reader.octet()
     if flags & _CORRELATION_ID:
         properties.correlation_id = reader.text()
-    if flags & _REPLY_TO:
+    if flags & HAS_REPLY_TO:
         properties.reply_to = reader.text()
-    if flags & _EXPIRATION:
+    if flags & HAS_EXPIRATION:
         properties.expiration = reader.text()
     if flags & _MESSAGE_ID:
         properties.message_id = reader.text()
@@ -320,7 +276,7 @@ def decode_properties(raw: bytes) -> Properties:
         properties.timestamp_s = reader.longlong()
     if flags & _MESSAGE_TYPE:
         properties.message_type = reader.text()
-    if flags & _USER_ID:
+    if flags & HAS_USER_ID:
         properties.user_id = reader.text()
     if flags & _APP_ID:
         properties.app_id = reader.text()
@@ -332,7 +288,7 @@ def decode_properties(raw: bytes) -> Properties:
 
 def decode_headers(raw: bytes) -> dict[str, object]:
     """Decode the headers alone. Raises ProtocolError if they are not complete."""
-    if not raw or not raw[0] & _HEADERS >> 8:
+    if not raw or not raw[0] & HAS_HEADERS >> 8:
         return {}
     reader = Reader(raw)
     flags = _flags(reader)
@@ -340,64 +296,6 @@ def decode_headers(raw: bytes) -> dict[str, object]:
         if flags & bit:
             reader.step(reader.octet())
     return reader.table()
-
-
-@final
-class Scan:
-    """The properties that a publish depends on. One value serves message after message: `read` fills it anew."""
-
-    __slots__ = ("delivery_mode", "expiration", "has_headers", "is_copied", "priority", "reply_to", "user_id")
-
-    def __init__(self) -> None:
-        self.delivery_mode = 0
-        self.priority = 0
-        self.expiration = b""
-        self.reply_to = b""
-        self.user_id = b""
-        self.has_headers = False
-        self.is_copied = False
-        """True if the headers name CC or BCC."""
-
-    def read(self, raw: bytes) -> None:
-        """Read these properties. Raises ProtocolError for bytes that decode_properties does not read."""
-        self.delivery_mode = self.priority = 0
-        self.expiration = self.reply_to = self.user_id = b""
-        self.has_headers = self.is_copied = False
-        if not raw or raw == NONE:
-            return
-        reader = Reader(raw)
-        flags = _flags(reader)
-        if flags & _CONTENT_TYPE:
-            reader.step(reader.octet())
-        if flags & _CONTENT_ENCODING:
-            reader.step(reader.octet())
-        if flags & _HEADERS:
-            start = reader.at
-            self.is_copied = reader.check_table()
-            self.has_headers = reader.at > start + 4
-        if flags & _DELIVERY_MODE:
-            self.delivery_mode = reader.octet()
-        if flags & _PRIORITY:
-            self.priority = reader.octet()
-        if flags & _CORRELATION_ID:
-            reader.step(reader.octet())
-        if flags & _REPLY_TO:
-            self.reply_to = reader.raw(reader.octet())
-        if flags & _EXPIRATION:
-            self.expiration = reader.raw(reader.octet())
-        if flags & _MESSAGE_ID:
-            reader.step(reader.octet())
-        if flags & _TIMESTAMP_BIT:
-            reader.step(8)
-        if flags & _MESSAGE_TYPE:
-            reader.step(reader.octet())
-        if flags & _USER_ID:
-            self.user_id = reader.raw(reader.octet())
-        if flags & _APP_ID:
-            reader.step(reader.octet())
-        if flags & _CLUSTER_ID:
-            reader.step(reader.octet())
-        _check_all_read(reader)
 
 
 def _flags(reader: Reader) -> int:
@@ -420,16 +318,16 @@ def encode_properties(properties: Properties) -> bytes:
     for bit, value in (
         (_CONTENT_TYPE, _shortstr(properties.content_type)),
         (_CONTENT_ENCODING, _shortstr(properties.content_encoding)),
-        (_HEADERS, encode_table(properties.headers) if properties.headers else b""),
+        (HAS_HEADERS, encode_table(properties.headers) if properties.headers else b""),
         (_DELIVERY_MODE, bytes((properties.delivery_mode & 0xFF,)) if properties.delivery_mode else b""),
-        (_PRIORITY, bytes((properties.priority & 0xFF,)) if properties.priority >= 0 else b""),
+        (HAS_PRIORITY, bytes((properties.priority & 0xFF,)) if properties.priority >= 0 else b""),
         (_CORRELATION_ID, _shortstr(properties.correlation_id)),
-        (_REPLY_TO, _shortstr(properties.reply_to)),
-        (_EXPIRATION, _shortstr(properties.expiration)),
+        (HAS_REPLY_TO, _shortstr(properties.reply_to)),
+        (HAS_EXPIRATION, _shortstr(properties.expiration)),
         (_MESSAGE_ID, _shortstr(properties.message_id)),
         (_TIMESTAMP_BIT, _U64.pack(properties.timestamp_s) if properties.timestamp_s >= 0 else b""),
         (_MESSAGE_TYPE, _shortstr(properties.message_type)),
-        (_USER_ID, _shortstr(properties.user_id)),
+        (HAS_USER_ID, _shortstr(properties.user_id)),
         (_APP_ID, _shortstr(properties.app_id)),
         (_CLUSTER_ID, (_shortstr(cluster_id) or b"\0") if isinstance(cluster_id, str) else b""),
     ):
@@ -447,21 +345,171 @@ def _shortstr(text: str) -> bytes:
     return bytes((len(raw),)) + raw
 
 
+# -- reading without objects ------------------------------------------------------------------------------------------
+# The broker decodes properties only for a decision. A scan checks that they are complete: 700 instructions for three
+# headers and four ids.
+
+DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
+_LOOKS: Final = HAS_PRIORITY | HAS_EXPIRATION | HAS_USER_ID
+_UNSURE: Final = -1
+
+_FIXED: Final = {_DECIMAL: 5, _TIMESTAMP: 8, _VOID: 0, _DOUBLE: 8, _FLOAT: 4, _BOOLEAN: 1}
+_SIZED: Final = 255
+_LENGTHS: Final = bytes(
+    [_INTEGERS[letter][0] if letter in _INTEGERS else _FIXED.get(letter, _SIZED) for letter in range(256)]
+)
+"""The bytes of a value by its letter. Strings, tables and arrays begin with their length."""
+
+
+def scan_properties(raw: bytes) -> int:
+    """Return the reasons why a publish must look at these properties, as flags; 0 if they only pass through.
+
+    Raises ProtocolError if they are not complete, as decoding does.
+    """
+    try:
+        found = _scan(raw)
+    except IndexError:
+        found = _UNSURE
+    if found != _UNSURE:
+        return found
+    properties = decode_properties(raw)
+    flags: int = _U16.unpack_from(raw)[0] & _LOOKS
+    if properties.reply_to.encode(errors="surrogateescape") == DIRECT_REPLY_TO:
+        flags |= HAS_REPLY_TO
+    if "CC" in properties.headers or "BCC" in properties.headers:
+        flags |= HAS_COPIES
+    return flags
+
+
+def _scan(raw: bytes) -> int:
+    """Like `scan_properties`, or _UNSURE. Raises IndexError behind the end of the bytes."""
+    flags: i64 = i64(raw[0]) << 8 | i64(raw[1])
+    found: i64 = flags & _LOOKS
+    at: i64 = 2
+    if flags & _UNKNOWN:
+        return _UNSURE
+    if flags & _CONTENT_TYPE:
+        at += 1 + i64(raw[at])
+    if flags & _CONTENT_ENCODING:
+        at += 1 + i64(raw[at])
+    if flags & HAS_HEADERS:
+        at = _skip_table(raw, at, MAX_DEPTH)
+        if at < 0:
+            return _UNSURE
+    if flags & _DELIVERY_MODE:
+        at += 1
+    if flags & HAS_PRIORITY:
+        at += 1
+    bit: i64 = 1 << 10
+    while bit >= _CLUSTER_ID:
+        if flags & bit:
+            if bit == _TIMESTAMP_BIT:
+                at += 8
+            else:
+                size = i64(raw[at])
+                at += 1
+                if bit == HAS_REPLY_TO and raw[at : at + size] == DIRECT_REPLY_TO:
+                    found |= HAS_REPLY_TO
+                at += size
+        bit >>= 1
+    return found if at == len(raw) else _UNSURE
+
+
+def _skip_table(raw: bytes, at: i64, depth: i64) -> i64:
+    """Return the end of the table that begins at `at`; _UNSURE if it has copies or only decoding can tell."""
+    size = i64(read_i32_be(raw, at))
+    at += 4
+    end = at + size
+    if size < 0 or end > len(raw) or depth <= 0:
+        return _UNSURE
+    high: i64 = 0
+    while at < end:
+        stop = at + 1 + i64(raw[at])
+        at += 1
+        if stop - at in (2, 3) and raw[stop - 1] == 0x43 and raw[stop - 2] == 0x43:  # CC or BCC
+            return _UNSURE
+        while at < stop:
+            high |= i64(raw[at])
+            at += 1
+        at = _skip_value(raw, at, depth - 1)
+        if at < 0:
+            return _UNSURE
+    return at if at == end and high < 0x80 else _UNSURE  # decoding checks names that are not ASCII
+
+
+def _skip_value(raw: bytes, at: i64, depth: i64) -> i64:
+    """Return the end of a value; _UNSURE as _skip_table does."""
+    letter = raw[at]
+    at += 1
+    length = i64(_LENGTHS[letter])
+    if length < _SIZED:
+        return at + length
+    if letter == _TABLE:
+        return _skip_table(raw, at, depth)
+    size = i64(read_i32_be(raw, at))
+    at += 4
+    end = at + size
+    if size < 0 or end > len(raw):
+        return _UNSURE
+    if letter in (_STRING, _BYTES):
+        return end
+    if letter != _ARRAY or depth <= 0:
+        return _UNSURE
+    while at < end:
+        at = _skip_value(raw, at, depth - 1)
+        if at < 0:
+            return _UNSURE
+    return at if at == end else _UNSURE
+
+
+def headers_at(raw: bytes) -> i64:
+    """Return the place of the table of headers, also of one that is absent."""
+    at: i64 = 2
+    if raw[0] & _CONTENT_TYPE >> 8:
+        at += 1 + i64(raw[at])
+    if raw[0] & _CONTENT_ENCODING >> 8:
+        at += 1 + i64(raw[at])
+    return at
+
+
+def _after_headers(raw: bytes) -> i64:
+    at = headers_at(raw)
+    return at + 4 + i64(read_i32_be(raw, at)) if raw[0] & HAS_HEADERS >> 8 else at
+
+
+def priority_of(raw: bytes) -> int:
+    """Return the priority in properties that were scanned; 0 without one."""
+    flags: i64 = i64(raw[0]) << 8 | i64(raw[1])
+    if not flags & HAS_PRIORITY:
+        return 0
+    at = _after_headers(raw)
+    return raw[at + 1] if flags & _DELIVERY_MODE else raw[at]
+
+
+def expiration_of(raw: bytes) -> bytes:
+    """Return the expiration in properties that were scanned, as the client wrote it; b"" without one."""
+    flags: i64 = i64(raw[0]) << 8 | i64(raw[1])
+    if not flags & HAS_EXPIRATION:
+        return b""
+    at = _after_headers(raw)
+    if flags & _DELIVERY_MODE:
+        at += 1
+    if flags & HAS_PRIORITY:
+        at += 1
+    bit: i64 = 1 << 10
+    while bit > HAS_EXPIRATION:
+        if flags & bit:
+            at += 1 + i64(raw[at])
+        bit >>= 1
+    return raw[at + 1 : at + 1 + i64(raw[at])]
+
+
 def with_headers(raw: bytes, entries: bytes) -> bytes:
     """Return the same properties with more headers at the end of their table. The bytes must be complete."""
-    before, behind = around_headers(raw, len(entries))
-    return before + entries + behind
-
-
-def around_headers(raw: bytes, size: int) -> tuple[bytes, bytes]:
-    """Return the bytes before and behind `size` bytes of headers that are added at the end of the table."""
-    flags = _U16.unpack_from(raw)[0]
-    at = 2
-    for bit in (_CONTENT_TYPE, _CONTENT_ENCODING):
-        if flags & bit:
-            at += 1 + raw[at]
-    if not flags & _HEADERS:
-        return b"".join((_U16.pack(flags | _HEADERS), raw[2:at], _U32.pack(size))), raw[at:]
-    present = _U32.unpack_from(raw, at)[0]
+    at = int(headers_at(raw))
+    flags: int = _U16.unpack_from(raw)[0]
+    if not flags & HAS_HEADERS:
+        return b"".join((_U16.pack(flags | HAS_HEADERS), raw[2:at], _U32.pack(len(entries)), entries, raw[at:]))
+    present: int = _U32.unpack_from(raw, at)[0]
     end = at + 4 + present
-    return b"".join((raw[:at], _U32.pack(present + size), raw[at + 4 : end])), raw[end:]
+    return b"".join((raw[:at], _U32.pack(present + len(entries)), raw[at + 4 : end], entries, raw[end:]))

@@ -322,7 +322,7 @@ class Exchanges:
     names the queue of any key, and bindings stay until `remove_queue`.
     """
 
-    __slots__ = ("_cached", "_host", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
+    __slots__ = ("_by_headers", "_cached", "_host", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
 
     def __init__(self, host: str = "/") -> None:
         self._host = host
@@ -332,6 +332,8 @@ class Exchanges:
         self._routes: dict[str, dict[str, tuple[str, ...]]] = {}
         self._cached = 0
         self._sources: dict[str, set[str]] = {}
+        self._by_headers: set[str] | None = None
+        """The exchanges whose messages may pass one that reads headers; None until somebody asks."""
         for name, kind in PREDECLARED:
             self._hubs[name] = _Hub(Exchange(name, kind, durable=True))
 
@@ -458,8 +460,10 @@ class Exchanges:
 
     def looks_at_headers(self, exchange: str) -> bool:
         """True if headers may decide about messages of this exchange."""
-        hubs = self._hubs.items()
-        return any([hub.reads_headers and (bool(hub.bindings) or name == exchange) for name, hub in hubs])
+        if self._by_headers is None:
+            readers = [name for name, hub in self._hubs.items() if hub.reads_headers]
+            self._by_headers = set(readers).union(*[self._upstream(name) for name in readers])
+        return exchange in self._by_headers
 
     def _walk(
         self,
@@ -511,6 +515,7 @@ class Exchanges:
     def _forget_routes(self) -> None:
         self._routes.clear()
         self._sources.clear()
+        self._by_headers = None
         self._cached = 0
 
     def exchanges(self) -> list[Exchange]:

@@ -26,7 +26,6 @@ from headrace.wire.amqp091 import NONE, encode_entry, encode_properties, encode_
 from headrace.wire.encodings import properties_of
 from headrace.wire.properties import Properties
 
-_LAST_BYTES: Final = [bytes([number]) for number in range(256)]
 _SLACK: Final = 256
 """The row may have this many empty places more than taken ones."""
 
@@ -40,7 +39,7 @@ class Tags:
     places as deliveries.
     """
 
-    __slots__ = ("_aside", "_first", "_head", "_high", "_out", "_row", "last")
+    __slots__ = ("_aside", "_first", "_out", "_row", "last")
 
     def __init__(self) -> None:
         self.last = 0
@@ -52,9 +51,6 @@ class Tags:
         """Unsettled deliveries in the row."""
         self._aside: dict[int, Delivery] = {}
         """Unsettled deliveries with tags before the row."""
-        self._high = 0
-        self._head = bytes(7)
-        """All bytes of the last tag but its last: 130 instructions to encode a tag instead of 380."""
 
     def __len__(self) -> int:
         return self._out + len(self._aside)
@@ -75,14 +71,6 @@ class Tags:
         else:
             self._first = self.last + 1
         return self.last
-
-    def encoded(self, tag: int) -> bytes:
-        """The eight bytes of a tag."""
-        high = tag >> 8
-        if high != self._high:
-            self._high = high
-            self._head = high.to_bytes(7, "big")
-        return self._head + _LAST_BYTES[tag & 255]
 
     def get(self, tag: int) -> Delivery | None:
         """The unsettled delivery with this tag."""
@@ -232,8 +220,7 @@ class Subscription(Recipient):
         is_held = self.expects_acks
         is_plain = self.is_plain
         encoder = self._encoder
-        out = self._answers.parts()
-        size_bytes = 0
+        out: list[bytes] = []
         for delivery in deliveries:
             tag = tags.hold(delivery) if is_held else tags.pass_by()
             message = delivery.message
@@ -241,19 +228,21 @@ class Subscription(Recipient):
             properties = message.properties
             if not (is_plain and properties and source.encoding == AMQP091):
                 properties = self._adorned(delivery)
-            redelivered, offset = delivery.redelivered, delivery.offset
-            size_bytes += encoder.encode(
-                out, source, tags.encoded(tag), redelivered, properties, message.payload, offset
-            )
-        self._answers.sent(size_bytes)
+            encoder.encode(out, source, tag, delivery.redelivered, properties, message.payload, delivery.offset)
+        self._send(out)
 
     def deliver_reply(self, message: Message) -> None:
         """Send a direct reply, which no queue held."""
         tags = self._tags
-        tag = tags.encoded(tags.pass_by())
         properties = own_properties(self._context.broker, message)
-        out = self._answers.parts()
-        self._answers.sent(self._encoder.encode(out, message.source, tag, False, properties, message.payload))
+        out: list[bytes] = []
+        self._encoder.encode(out, message.source, tags.pass_by(), False, properties, message.payload)
+        self._send(out)
+
+    def _send(self, out: list[bytes]) -> None:
+        self._encoder.finish(out)
+        for part in out:
+            self._answers.send(part)
 
     def _adorned(self, delivery: Delivery) -> bytes:
         """The properties with the headers of this delivery, except for the offset that the encoder adds."""
