@@ -12,8 +12,10 @@ from typing import Final, final
 from headrace.admin.pages import BadRequest, Call, done
 from headrace.config.kinds import Choice, Number, Secret, Unchecked, Unicode
 from headrace.config.table import option
+from headrace.core.access.permissions import Rights
 from headrace.core.broker import Broker
-from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.client import Client, ConsumeRequest
+from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.stream import StreamGroup
 from headrace.errors import HeadraceError, Refused
 from headrace.model import NATIVE, Message, Source
@@ -203,6 +205,11 @@ async def publish(call: Call, host: str, body: Publication) -> int:
     return taken
 
 
+def client_of(call: Call, broker: Broker, rights: Rights) -> Client:
+    """Return the visitor as a client of a virtual host."""
+    return Client(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
+
+
 # -- taken -----------------------------------------------------------------------------------------------------------
 
 _AT_ONCE: Final = 16
@@ -211,24 +218,28 @@ _LEAST_WAIT_MS: Final = 50
 
 @final
 class Taker:
-    """A consumer for one request."""
+    """A consumer for one HTTP request."""
 
-    def __init__(self, broker: Broker, name: str, limit: int) -> None:
-        self._broker = broker
+    def __init__(self, client: Client, request: ConsumeRequest, name: str, limit: int) -> None:
+        """Raises what `Client.plan` raises."""
+        request.credit = min(limit, _AT_ONCE)
+        self._client = client
+        self._broker = client.broker
+        self._plan = client.plan(request)
         self._limit = limit
         self._got: list[Delivery] = []
         self._bytes = 0
         self._is_enough = asyncio.Event()
-        self._consumer = Consumer(name, self._deliver, min(limit, _AT_ONCE))
+        self._consumer = client.consumer(self._plan, name, self._deliver)
         self._consumer.allowance = limit
         self._consumer.cancelled = self._is_enough.set
 
-    async def take(self, queue: str, group: str, position: object, wait_ms: int, outcome: int) -> list[Delivery]:
+    async def take(self, wait_ms: int, outcome: int) -> list[Delivery]:
         """Return messages that arrive in time, up to the limit, once their settlement is durable.
 
         Raises the errors of consuming and of storing; after these, all messages are back in line.
         """
-        members = self._broker.consume(queue, self._consumer, group, position=position)
+        members = self._client.consume(self._plan, self._consumer)
         try:
             with contextlib.suppress(TimeoutError):
                 # Deliveries need a few turns of the event loop; a group that is behind on disk needs longer.
@@ -237,7 +248,7 @@ class Taker:
             self._broker.allow(self._consumer, 0)
             await settle_all(self._broker, self._got, outcome)
         finally:
-            self._broker.cancel(self._consumer)
+            self._client.cancel(self._plan, self._consumer)
         if members.queue.is_gone and not self._got:
             raise members.queue.end
         if isinstance(members, StreamGroup):  # its progress is staged when the consumer leaves

@@ -11,16 +11,14 @@ from typing import Final
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from headrace.admin.messages import PROTOCOL
+from headrace.admin.messages import client_of
 from headrace.admin.pages import BadRequest, Call, Pages
 from headrace.admin.site import ANYBODY
 from headrace.config.kinds import Flag, Number, Object, Unicode
 from headrace.config.table import Fault, option, read_model, table_of
 from headrace.core.batch import Confirm
-from headrace.core.client import Client
 from headrace.core.pubsub.session import BEST_EFFORT, EXACTLY_ONCE
 from headrace.core.routing.topology import DEFAULT_HOST
-from headrace.model import NATIVE
 from headrace.net.connection import outcome
 from headrace.wire.properties import Properties, encode_native
 
@@ -60,8 +58,7 @@ async def publish(call: Call) -> Response:
     if not body.topic:
         raise BadRequest('"topic" is missing: it is a topic, or a queue as $queue/<name>')
     payload, properties = _payload(body), _properties(body)
-    broker, rights = call.enter(body.vhost or DEFAULT_HOST)
-    client = Client(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
+    client = client_of(call, *call.enter(body.vhost or DEFAULT_HOST))
 
     def send(confirm: Confirm | None) -> int:
         return client.publish_topic(

@@ -2,7 +2,8 @@
 
 from typing import Final, final
 
-from headrace.core.client import ConsumePlan, ConsumeRequest, is_switched_on
+from headrace.config.kinds import is_switched_on
+from headrace.core.client import ConsumePlan, ConsumeRequest
 from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, SHARE_PREFIX, Subscription, topics_read
 from headrace.core.queue.definition import EPHEMERAL
 from headrace.core.queue.dispatch import Delivery

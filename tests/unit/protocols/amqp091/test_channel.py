@@ -304,7 +304,25 @@ def test_a_consumer_of_a_higher_priority_comes_first(client: _Client) -> None:
     client.consume("q", "high", arguments={"x-priority": 1})
 
     assert client.publish("q", *"ab") == ["high 1 a", "high 2 b"]
-    assert client.say(_BASIC.Consume, queue="q", arguments={"x-priority": "1"}) == ["Channel.Close 406"]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"x-priority": "1"},
+        {"x-priority": True},
+        {"x-consumer-group": 5},
+        {"x-group-mode": 1},
+        {"x-auto-commit": 1},
+        {"x-stream-offset": "soon"},
+    ],
+)
+def test_an_argument_of_a_consumer_that_is_not_of_its_kind_is_refused(
+    client: _Client, argument: dict[str, object]
+) -> None:
+    client.consume("q", "low")
+
+    assert client.say(_BASIC.Consume, queue="q", arguments=argument) == ["Channel.Close 406"]
 
 
 # -- consume, cancel, get ----------------------------------------------------------------------------------------------
