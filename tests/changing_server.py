@@ -27,7 +27,7 @@ _TICK_SECONDS = 0.02
 Value = TypeVar("Value")
 
 
-class Town:
+class ChangingServer:
     """Everything behind one port, on a loop in a thread of its own."""
 
     def __init__(

@@ -26,7 +26,6 @@ from headrace.protocols.amqp091.codec import (
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.wire.amqp091 import (
-    HAS_COPIES,
     HAS_REPLY_TO,
     HAS_USER_ID,
     Reader,
@@ -35,11 +34,8 @@ from headrace.wire.amqp091 import (
     encode_properties,
     encode_shortstr,
     encode_table,
-    expiration_of,
-    priority_of,
-    scan_properties,
-    with_headers,
 )
+from headrace.wire.amqp091_scan import HAS_COPIES, expiration_of, priority_of, scan_properties, with_headers
 from headrace.wire.properties import Properties
 from headrace.wire.types import Byte, Float, Int, LongString, Seconds, Short, UByte, UInt, ULong, UShort
 

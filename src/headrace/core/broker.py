@@ -189,7 +189,7 @@ class Administration:
         """Return how many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
         return self._queues.usable(definition.name, None).disposal.loss(definition, self._clock.now_us())
 
-    def follower(self, queue: Queue) -> FedQueue | None:
+    def fed_queue(self, queue: Queue) -> FedQueue | None:
         """Return the progress of a queue in the stream that it is filled from; None if it is not."""
         return self._queues.assigner.of(queue)
 
@@ -261,7 +261,7 @@ class Broker:
         self.sessions = Sessions(clock, self._pipeline, self.pubsub, store, self._publish_will)
         self._publishing = Publishing(self._queues, self.pubsub, self._pipeline, clock)
         self.ledger = Ledger(engine, host)
-        self.kept = ProtocolStore(engine, host, self._pipeline)
+        self.protocol_store = ProtocolStore(engine, host, self._pipeline)
         self.dead_letters = self._queues.dead_letters
         self.claims = Claims(self._pipeline, self._queues, clock)
         self.groups = Groups(self._pipeline, self._queues, clock)
@@ -711,7 +711,7 @@ class Broker:
         return self._flow.listeners
 
     @property
-    def turn_number(self) -> int:
+    def batch_number(self) -> int:
         """The number of the open batch. One `when_safe` covers all calls of one batch."""
         return self._pipeline.batch.number
 

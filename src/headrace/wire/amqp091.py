@@ -6,8 +6,8 @@ The properties of a content header:
     | flags, 2 bytes | one value per set bit |     bit 15 content type ... bit 2 cluster id; bit 0: more flags follow
     +----------------+-------- - - - --------+
 
-Messages keep these bytes as they came. A scan finds what a publish depends on. All are decoded for selectors
-and other protocols, and encoded again only after a change: a dead letter's history, a header added on delivery.
+Messages keep these bytes as they came; amqp091_scan.py finds in them what a publish depends on. All are decoded for
+selectors and other protocols, and encoded again only after a change: a dead letter's history, for one.
 """
 
 import struct
@@ -15,9 +15,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final, final
-
-from librt.strings import read_i32_be
-from mypy_extensions import i64
 
 from headrace.wire.properties import MAX_DEPTH, Properties
 from headrace.wire.reader import ByteReader
@@ -35,16 +32,16 @@ _DECIMAL_FORM: Final = struct.Struct(">Bi")
 _MAX_DATE: Final = 253402300799  # the last second of datetime
 
 # The type of a value is a letter before it.
-_ARRAY: Final = 0x41
+ARRAY: Final = 0x41
 _DECIMAL: Final = 0x44
-_TABLE: Final = 0x46
-_STRING: Final = 0x53
+TABLE: Final = 0x46
+STRING: Final = 0x53
 _TIMESTAMP: Final = 0x54
 _VOID: Final = 0x56
 _DOUBLE: Final = 0x64
 _FLOAT: Final = 0x66
 _BOOLEAN: Final = 0x74
-_BYTES: Final = 0x78
+BYTES: Final = 0x78
 _INTEGERS: Final[dict[int, tuple[int, bool, Callable[[int], object]]]] = {
     ord("b"): (1, True, Byte),
     ord("B"): (1, False, UByte),
@@ -62,6 +59,14 @@ _LETTERS: Final[dict[object, tuple[bytes, int, bool]]] = {
     for letter, (size, signed, kind) in _INTEGERS.items()
     if letter != ord("U")  # an older letter for `s`
 }
+
+
+_FIXED: Final = {_DECIMAL: 5, _TIMESTAMP: 8, _VOID: 0, _DOUBLE: 8, _FLOAT: 4, _BOOLEAN: 1}
+SIZED: Final = 255
+LENGTHS: Final = bytes(
+    [_INTEGERS[letter][0] if letter in _INTEGERS else _FIXED.get(letter, SIZED) for letter in range(256)]
+)
+"""The bytes of a value by its letter. Strings, tables and arrays begin with their length."""
 
 
 @final
@@ -105,7 +110,7 @@ class Reader(ByteReader):
 
     def _value(self, depth: int) -> object:
         letter = self.octet()
-        if letter == _STRING:
+        if letter == STRING:
             raw = self.longstr()
             try:
                 return raw.decode()
@@ -117,11 +122,11 @@ class Reader(ByteReader):
             return kind(int.from_bytes(self.raw(size), "big", signed=signed))
         if letter == _BOOLEAN:
             return self.octet() != 0
-        if letter == _TABLE:
+        if letter == TABLE:
             return self.table(depth)
-        if letter == _ARRAY:
+        if letter == ARRAY:
             return self._array(depth)
-        if letter == _BYTES:
+        if letter == BYTES:
             return self.longstr()
         if letter == _TIMESTAMP:
             seconds = self.longlong()
@@ -227,23 +232,21 @@ def _encode_decimal(value: Decimal) -> bytes:
 # -- properties --------------------------------------------------------------------------------------------------------
 
 NONE: Final = b"\0\0"
-_CONTENT_TYPE: Final = 1 << 15
-_CONTENT_ENCODING: Final = 1 << 14
+HAS_CONTENT_TYPE: Final = 1 << 15
+HAS_CONTENT_ENCODING: Final = 1 << 14
 HAS_HEADERS: Final = 1 << 13
-_DELIVERY_MODE: Final = 1 << 12
+HAS_DELIVERY_MODE: Final = 1 << 12
 HAS_PRIORITY: Final = 1 << 11
 _CORRELATION_ID: Final = 1 << 10
 HAS_REPLY_TO: Final = 1 << 9
 HAS_EXPIRATION: Final = 1 << 8
 _MESSAGE_ID: Final = 1 << 7
-_TIMESTAMP_BIT: Final = 1 << 6
+HAS_TIMESTAMP: Final = 1 << 6
 _MESSAGE_TYPE: Final = 1 << 5
 HAS_USER_ID: Final = 1 << 4
 _APP_ID: Final = 1 << 3
-_CLUSTER_ID: Final = 1 << 2
-HAS_COPIES: Final = 1
-"""Set by `scan_properties` for headers with CC or BCC; as a flag it is unknown."""
-_UNKNOWN: Final = 0b11
+HAS_CLUSTER_ID: Final = 1 << 2
+UNKNOWN_FLAGS: Final = 0b11
 _CLUSTER_NAME: Final = "cluster_id"
 
 
@@ -254,13 +257,13 @@ def decode_properties(raw: bytes) -> Properties:
         return properties
     reader = Reader(raw)
     flags = _flags(reader)
-    if flags & _CONTENT_TYPE:
+    if flags & HAS_CONTENT_TYPE:
         properties.content_type = reader.text()
-    if flags & _CONTENT_ENCODING:
+    if flags & HAS_CONTENT_ENCODING:
         properties.content_encoding = reader.text()
     if flags & HAS_HEADERS:
         properties.headers = reader.table()
-    if flags & _DELIVERY_MODE:
+    if flags & HAS_DELIVERY_MODE:
         properties.delivery_mode = reader.octet()
     if flags & HAS_PRIORITY:
         properties.priority = reader.octet()
@@ -272,7 +275,7 @@ def decode_properties(raw: bytes) -> Properties:
         properties.expiration = reader.text()
     if flags & _MESSAGE_ID:
         properties.message_id = reader.text()
-    if flags & _TIMESTAMP_BIT:
+    if flags & HAS_TIMESTAMP:
         properties.timestamp_s = reader.longlong()
     if flags & _MESSAGE_TYPE:
         properties.message_type = reader.text()
@@ -280,7 +283,7 @@ def decode_properties(raw: bytes) -> Properties:
         properties.user_id = reader.text()
     if flags & _APP_ID:
         properties.app_id = reader.text()
-    if flags & _CLUSTER_ID:
+    if flags & HAS_CLUSTER_ID:
         properties.extra[_CLUSTER_NAME] = reader.text()
     _check_all_read(reader)
     return properties
@@ -292,7 +295,7 @@ def decode_headers(raw: bytes) -> dict[str, object]:
         return {}
     reader = Reader(raw)
     flags = _flags(reader)
-    for bit in (_CONTENT_TYPE, _CONTENT_ENCODING):
+    for bit in (HAS_CONTENT_TYPE, HAS_CONTENT_ENCODING):
         if flags & bit:
             reader.step(reader.octet())
     return reader.table()
@@ -300,7 +303,7 @@ def decode_headers(raw: bytes) -> dict[str, object]:
 
 def _flags(reader: Reader) -> int:
     flags = reader.short()
-    if flags & _UNKNOWN:
+    if flags & UNKNOWN_FLAGS:
         raise reader.error("property flags are set that basic has no property for")
     return flags
 
@@ -316,20 +319,20 @@ def encode_properties(properties: Properties) -> bytes:
     parts: list[bytes] = []
     cluster_id = properties.extra.get(_CLUSTER_NAME)
     for bit, value in (
-        (_CONTENT_TYPE, _shortstr(properties.content_type)),
-        (_CONTENT_ENCODING, _shortstr(properties.content_encoding)),
+        (HAS_CONTENT_TYPE, _shortstr(properties.content_type)),
+        (HAS_CONTENT_ENCODING, _shortstr(properties.content_encoding)),
         (HAS_HEADERS, encode_table(properties.headers) if properties.headers else b""),
-        (_DELIVERY_MODE, bytes((properties.delivery_mode & 0xFF,)) if properties.delivery_mode else b""),
+        (HAS_DELIVERY_MODE, bytes((properties.delivery_mode & 0xFF,)) if properties.delivery_mode else b""),
         (HAS_PRIORITY, bytes((properties.priority & 0xFF,)) if properties.priority >= 0 else b""),
         (_CORRELATION_ID, _shortstr(properties.correlation_id)),
         (HAS_REPLY_TO, _shortstr(properties.reply_to)),
         (HAS_EXPIRATION, _shortstr(properties.expiration)),
         (_MESSAGE_ID, _shortstr(properties.message_id)),
-        (_TIMESTAMP_BIT, _U64.pack(properties.timestamp_s) if properties.timestamp_s >= 0 else b""),
+        (HAS_TIMESTAMP, _U64.pack(properties.timestamp_s) if properties.timestamp_s >= 0 else b""),
         (_MESSAGE_TYPE, _shortstr(properties.message_type)),
         (HAS_USER_ID, _shortstr(properties.user_id)),
         (_APP_ID, _shortstr(properties.app_id)),
-        (_CLUSTER_ID, (_shortstr(cluster_id) or b"\0") if isinstance(cluster_id, str) else b""),
+        (HAS_CLUSTER_ID, (_shortstr(cluster_id) or b"\0") if isinstance(cluster_id, str) else b""),
     ):
         if value:
             flags |= bit
@@ -343,173 +346,3 @@ def _shortstr(text: str) -> bytes:
         return b""
     raw = text.encode(errors="surrogateescape")[:255]
     return bytes((len(raw),)) + raw
-
-
-# -- reading without objects ------------------------------------------------------------------------------------------
-# The broker decodes properties only for a decision. A scan checks that they are complete: 700 instructions for three
-# headers and four ids.
-
-DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
-_LOOKS: Final = HAS_PRIORITY | HAS_EXPIRATION | HAS_USER_ID
-_UNSURE: Final = -1
-
-_FIXED: Final = {_DECIMAL: 5, _TIMESTAMP: 8, _VOID: 0, _DOUBLE: 8, _FLOAT: 4, _BOOLEAN: 1}
-_SIZED: Final = 255
-_LENGTHS: Final = bytes(
-    [_INTEGERS[letter][0] if letter in _INTEGERS else _FIXED.get(letter, _SIZED) for letter in range(256)]
-)
-"""The bytes of a value by its letter. Strings, tables and arrays begin with their length."""
-
-
-def scan_properties(raw: bytes) -> int:
-    """Return the reasons why a publish must look at these properties, as flags; 0 if they only pass through.
-
-    Raises ProtocolError if they are not complete, as decoding does.
-    """
-    try:
-        found = _scan(raw)
-    except IndexError:
-        found = _UNSURE
-    if found != _UNSURE:
-        return found
-    properties = decode_properties(raw)
-    flags: int = _U16.unpack_from(raw)[0] & _LOOKS
-    if properties.reply_to.encode(errors="surrogateescape") == DIRECT_REPLY_TO:
-        flags |= HAS_REPLY_TO
-    if "CC" in properties.headers or "BCC" in properties.headers:
-        flags |= HAS_COPIES
-    return flags
-
-
-def _scan(raw: bytes) -> int:
-    """Like `scan_properties`, or _UNSURE. Raises IndexError behind the end of the bytes."""
-    flags: i64 = i64(raw[0]) << 8 | i64(raw[1])
-    found: i64 = flags & _LOOKS
-    at: i64 = 2
-    if flags & _UNKNOWN:
-        return _UNSURE
-    if flags & _CONTENT_TYPE:
-        at += 1 + i64(raw[at])
-    if flags & _CONTENT_ENCODING:
-        at += 1 + i64(raw[at])
-    if flags & HAS_HEADERS:
-        at = _skip_table(raw, at, MAX_DEPTH)
-        if at < 0:
-            return _UNSURE
-    if flags & _DELIVERY_MODE:
-        at += 1
-    if flags & HAS_PRIORITY:
-        at += 1
-    bit: i64 = 1 << 10
-    while bit >= _CLUSTER_ID:
-        if flags & bit:
-            if bit == _TIMESTAMP_BIT:
-                at += 8
-            else:
-                size = i64(raw[at])
-                at += 1
-                if bit == HAS_REPLY_TO and raw[at : at + size] == DIRECT_REPLY_TO:
-                    found |= HAS_REPLY_TO
-                at += size
-        bit >>= 1
-    return found if at == len(raw) else _UNSURE
-
-
-def _skip_table(raw: bytes, at: i64, depth: i64) -> i64:
-    """Return the end of the table that begins at `at`; _UNSURE if it has copies or only decoding can tell."""
-    size = i64(read_i32_be(raw, at))
-    at += 4
-    end = at + size
-    if size < 0 or end > len(raw) or depth <= 0:
-        return _UNSURE
-    high: i64 = 0
-    while at < end:
-        stop = at + 1 + i64(raw[at])
-        at += 1
-        if stop - at in (2, 3) and raw[stop - 1] == 0x43 and raw[stop - 2] == 0x43:  # CC or BCC
-            return _UNSURE
-        while at < stop:
-            high |= i64(raw[at])
-            at += 1
-        at = _skip_value(raw, at, depth - 1)
-        if at < 0:
-            return _UNSURE
-    return at if at == end and high < 0x80 else _UNSURE  # decoding checks names that are not ASCII
-
-
-def _skip_value(raw: bytes, at: i64, depth: i64) -> i64:
-    """Return the end of a value; _UNSURE as _skip_table does."""
-    letter = raw[at]
-    at += 1
-    length = i64(_LENGTHS[letter])
-    if length < _SIZED:
-        return at + length
-    if letter == _TABLE:
-        return _skip_table(raw, at, depth)
-    size = i64(read_i32_be(raw, at))
-    at += 4
-    end = at + size
-    if size < 0 or end > len(raw):
-        return _UNSURE
-    if letter in (_STRING, _BYTES):
-        return end
-    if letter != _ARRAY or depth <= 0:
-        return _UNSURE
-    while at < end:
-        at = _skip_value(raw, at, depth - 1)
-        if at < 0:
-            return _UNSURE
-    return at if at == end else _UNSURE
-
-
-def headers_at(raw: bytes) -> i64:
-    """Return the place of the table of headers, also of one that is absent."""
-    at: i64 = 2
-    if raw[0] & _CONTENT_TYPE >> 8:
-        at += 1 + i64(raw[at])
-    if raw[0] & _CONTENT_ENCODING >> 8:
-        at += 1 + i64(raw[at])
-    return at
-
-
-def _after_headers(raw: bytes) -> i64:
-    at = headers_at(raw)
-    return at + 4 + i64(read_i32_be(raw, at)) if raw[0] & HAS_HEADERS >> 8 else at
-
-
-def priority_of(raw: bytes) -> int:
-    """Return the priority in properties that were scanned; 0 without one."""
-    flags: i64 = i64(raw[0]) << 8 | i64(raw[1])
-    if not flags & HAS_PRIORITY:
-        return 0
-    at = _after_headers(raw)
-    return raw[at + 1] if flags & _DELIVERY_MODE else raw[at]
-
-
-def expiration_of(raw: bytes) -> bytes:
-    """Return the expiration in properties that were scanned, as the client wrote it; b"" without one."""
-    flags: i64 = i64(raw[0]) << 8 | i64(raw[1])
-    if not flags & HAS_EXPIRATION:
-        return b""
-    at = _after_headers(raw)
-    if flags & _DELIVERY_MODE:
-        at += 1
-    if flags & HAS_PRIORITY:
-        at += 1
-    bit: i64 = 1 << 10
-    while bit > HAS_EXPIRATION:
-        if flags & bit:
-            at += 1 + i64(raw[at])
-        bit >>= 1
-    return raw[at + 1 : at + 1 + i64(raw[at])]
-
-
-def with_headers(raw: bytes, entries: bytes) -> bytes:
-    """Return the same properties with more headers at the end of their table. The bytes must be complete."""
-    at = int(headers_at(raw))
-    flags: int = _U16.unpack_from(raw)[0]
-    if not flags & HAS_HEADERS:
-        return b"".join((_U16.pack(flags | HAS_HEADERS), raw[2:at], _U32.pack(len(entries)), entries, raw[at:]))
-    present: int = _U32.unpack_from(raw, at)[0]
-    end = at + 4 + present
-    return b"".join((raw[:at], _U32.pack(present + len(entries)), raw[at + 4 : end], entries, raw[end:]))

@@ -23,27 +23,27 @@ def in_mqtt(properties: Properties) -> bytes:
 def test_a_message_from_mqtt_in_amqp() -> None:
     raw = bytes.fromhex("01 01 03 0001 74 08 0003 722f31 09 0002 6331 26 0001 6b 0001 76")
 
-    told = amqp091.decode_properties(amqp091.encode_properties(decode_properties(raw)))
+    read = amqp091.decode_properties(amqp091.encode_properties(decode_properties(raw)))
 
-    assert (told.content_type, told.reply_to, told.correlation_id) == ("t", "r/1", "c1")
-    assert told.headers == {"k": "v"}
+    assert (read.content_type, read.reply_to, read.correlation_id) == ("t", "r/1", "c1")
+    assert read.headers == {"k": "v"}
 
 
 def test_a_message_from_amqp_in_mqtt() -> None:
-    said = Properties({"n": 7, "flag": True}, "application/json")
-    said.correlation_id = "c1"
-    said.reply_to = "replies"
-    said.message_id = "m1"
-    said.app_id = "shop"
-    said.message_type = "order"
-    said.content_encoding = "gzip"
-    said.user_id = "guest"
+    properties = Properties({"n": 7, "flag": True}, "application/json")
+    properties.correlation_id = "c1"
+    properties.reply_to = "replies"
+    properties.message_id = "m1"
+    properties.app_id = "shop"
+    properties.message_type = "order"
+    properties.content_encoding = "gzip"
+    properties.user_id = "guest"
 
-    raw = in_mqtt(said)
-    told = decode_properties(raw)
+    raw = in_mqtt(properties)
+    read = decode_properties(raw)
 
-    assert (told.content_type, told.correlation_id) == ("application/json", "c1")
-    assert told.reply_to == "$queue/replies"
+    assert (read.content_type, read.correlation_id) == ("application/json", "c1")
+    assert read.reply_to == "$queue/replies"
     assert user_properties(raw) == [
         ("content-encoding", "gzip"),
         ("type", "order"),
@@ -76,19 +76,19 @@ def test_correlation_data_that_is_no_text_survives_amqp() -> None:
 
 
 def test_headers_added_to_repeated_user_properties_come_behind_them() -> None:
-    said = decode_properties(encode_user_property("k", "1") + encode_user_property("k", "2"))
-    said.headers["_dlq_reason"] = "rejected"
+    properties = decode_properties(encode_user_property("k", "1") + encode_user_property("k", "2"))
+    properties.headers["_dlq_reason"] = "rejected"
 
-    assert user_properties(encode_properties(said)) == [("k", "1"), ("k", "2"), ("_dlq_reason", "rejected")]
+    assert user_properties(encode_properties(properties)) == [("k", "1"), ("k", "2"), ("_dlq_reason", "rejected")]
 
 
 def test_a_changed_header_replaces_all_of_its_name() -> None:
-    said = decode_properties(
+    properties = decode_properties(
         encode_user_property("k", "1") + encode_user_property("k", "2") + encode_user_property("a", "b")
     )
-    said.headers["k"] = "3"
+    properties.headers["k"] = "3"
 
-    assert user_properties(encode_properties(said)) == [("a", "b"), ("k", "3")]
+    assert user_properties(encode_properties(properties)) == [("a", "b"), ("k", "3")]
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_a_text_too_long_for_mqtt_is_cut_between_characters() -> None:
 def test_a_reply_queue_is_where_an_mqtt_client_can_publish_to(
     reply_to: str, topic: str, other: list[tuple[str, str]]
 ) -> None:
-    said = Properties()
-    said.reply_to = reply_to
+    properties = Properties()
+    properties.reply_to = reply_to
 
-    raw = in_mqtt(said)
+    raw = in_mqtt(properties)
 
     assert (decode_properties(raw).reply_to, user_properties(raw)) == (topic, other)
 

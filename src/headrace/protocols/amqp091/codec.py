@@ -32,7 +32,8 @@ from headrace.protocols.amqp091.frames import (
     UNEXPECTED_FRAME,
 )
 from headrace.protocols.amqp091.methods import decode_method
-from headrace.wire.amqp091 import HAS_HEADERS, Reader, encode_shortstr, headers_at, scan_properties
+from headrace.wire.amqp091 import HAS_HEADERS, Reader, encode_shortstr
+from headrace.wire.amqp091_scan import headers_at, scan_properties
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue

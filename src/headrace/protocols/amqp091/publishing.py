@@ -17,15 +17,8 @@ from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.server import ConnectionContext
 from headrace.protocols.answers import Answers
-from headrace.wire.amqp091 import (
-    HAS_COPIES,
-    HAS_REPLY_TO,
-    HAS_USER_ID,
-    decode_properties,
-    encode_properties,
-    expiration_of,
-    priority_of,
-)
+from headrace.wire.amqp091 import HAS_REPLY_TO, HAS_USER_ID, decode_properties, encode_properties
+from headrace.wire.amqp091_scan import HAS_COPIES, expiration_of, priority_of
 from headrace.wire.properties import Properties
 
 PROTOCOL: Final = "amqp091"

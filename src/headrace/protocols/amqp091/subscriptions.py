@@ -22,7 +22,8 @@ from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.publishing import REPLY_PREFIX, REPLY_TO, Publisher
 from headrace.protocols.amqp091.server import ConnectionContext
 from headrace.protocols.answers import Answers
-from headrace.wire.amqp091 import NONE, encode_entry, encode_properties, encode_shortstr, with_headers
+from headrace.wire.amqp091 import NONE, encode_entry, encode_properties, encode_shortstr
+from headrace.wire.amqp091_scan import with_headers
 from headrace.wire.encodings import properties_of
 from headrace.wire.properties import Properties
 

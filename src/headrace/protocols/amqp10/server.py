@@ -184,7 +184,7 @@ class Host:
         self.name = name
         self.broker = broker
         self.containers = Containers()
-        self.sources = DurableSources(clock, broker.kept)
+        self.sources = DurableSources(clock, broker.protocol_store)
 
 
 @final

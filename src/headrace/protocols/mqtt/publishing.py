@@ -243,10 +243,10 @@ class Publisher:
             self._complete(number, PACKET_IDENTIFIER_NOT_FOUND)
         elif not session.is_stored:
             self._complete(number)
-        elif self._finishing and self._finishing[-1][0] == broker.turn_number:
+        elif self._finishing and self._finishing[-1][0] == broker.batch_number:
             self._finishing[-1][1].append(number)
         else:
-            self._finishing.append((broker.turn_number, [number]))
+            self._finishing.append((broker.batch_number, [number]))
             broker.when_safe(self._finished)
 
     def _finished(self, error: HeadraceError | None) -> None:
