@@ -15,7 +15,7 @@ from headrace.core.queue.definition import declared
 from headrace.net.connection import OUTPUT_HIGH_BYTES, Wire
 from headrace.net.handler import Handler
 from headrace.net.output import Output
-from headrace.protocols import Backend, Protocols, codecs
+from headrace.protocols import Backend, Protocols
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.frames import BASIC_ACK, BASIC_PUBLISH, FRAME_MAX_SIZE, METHOD, PROTOCOL_HEADER
@@ -94,8 +94,7 @@ class House:
         self._engine = engine
         self.clock = ManualClock()
         self.soon: list[Callable[[], None]] = []
-        known = codecs()
-        self._hosts = hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self.soon.append, name, known))
+        self._hosts = hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self.soon.append, name))
         access = Access(engine, self.clock, _Here(), hosts)
         self.handler = Protocols(Backend(hosts, access, self.clock, Settings())).handler
         self.server = Server(hosts, access, "guard")

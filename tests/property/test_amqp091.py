@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from headrace.core.properties import Properties
 from headrace.errors import ProtocolError
 from headrace.model import AMQP091, Source
 from headrace.protocols.amqp091.codec import (
@@ -24,35 +23,21 @@ from headrace.protocols.amqp091.codec import (
     TooLarge,
     encode_content,
 )
-from headrace.protocols.amqp091.fields import (
-    Float32,
-    Int8,
-    Int16,
-    Int32,
-    LongString,
+from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
+from headrace.protocols.amqp091.methods import encode_method
+from headrace.wire.amqp091 import (
+    HAS_REPLY_TO,
+    HAS_USER_ID,
     Reader,
-    Seconds,
-    UInt8,
-    UInt16,
-    UInt32,
-    UInt64,
+    decode_properties,
     encode_entry,
+    encode_properties,
     encode_shortstr,
     encode_table,
 )
-from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
-from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import (
-    HAS_COPIES,
-    HAS_REPLY_TO,
-    HAS_USER_ID,
-    decode_properties,
-    encode_properties,
-    expiration_of,
-    priority_of,
-    scan_properties,
-    with_headers,
-)
+from headrace.wire.amqp091_scan import HAS_COPIES, expiration_of, priority_of, scan_properties, with_headers
+from headrace.wire.properties import Properties
+from headrace.wire.types import Byte, Float, Int, LongString, Seconds, Short, UByte, UInt, ULong, UShort
 
 _names = st.text(max_size=20)
 _scalars = st.one_of(
@@ -62,16 +47,16 @@ _scalars = st.one_of(
     st.binary(max_size=30),
     st.binary(min_size=1, max_size=4).map(lambda raw: LongString(b"\xff" + raw)),
     st.integers(-(1 << 63), (1 << 63) - 1),
-    st.integers(-128, 127).map(Int8),
-    st.integers(0, 255).map(UInt8),
-    st.integers(-(1 << 15), (1 << 15) - 1).map(Int16),
-    st.integers(0, (1 << 16) - 1).map(UInt16),
-    st.integers(-(1 << 31), (1 << 31) - 1).map(Int32),
-    st.integers(0, (1 << 32) - 1).map(UInt32),
-    st.integers(0, (1 << 64) - 1).map(UInt64),
+    st.integers(-128, 127).map(Byte),
+    st.integers(0, 255).map(UByte),
+    st.integers(-(1 << 15), (1 << 15) - 1).map(Short),
+    st.integers(0, (1 << 16) - 1).map(UShort),
+    st.integers(-(1 << 31), (1 << 31) - 1).map(Int),
+    st.integers(0, (1 << 32) - 1).map(UInt),
+    st.integers(0, (1 << 64) - 1).map(ULong),
     st.integers(253402300800, (1 << 64) - 1).map(Seconds),
     st.floats(allow_nan=False),
-    st.floats(width=32, allow_nan=False).map(Float32),
+    st.floats(width=32, allow_nan=False).map(Float),
     st.integers(0, 253402300799).map(lambda second: datetime.fromtimestamp(second, UTC)),
     st.tuples(st.integers(0, 255), st.integers(0, (1 << 31) - 1)).map(
         lambda pair: Decimal((0, tuple(map(int, str(pair[1]))), -pair[0]))

@@ -154,7 +154,7 @@ class _Reading:
         if start < first and start < stop:
             raise Truncated(f"offset {start} of queue {queue.name!r} is gone: it begins at {first}")
         names = columns_named(call.request.query_params.get("columns", ""))
-        batches = self._arrow.stream(broker, queue.name, names)
+        batches = self._arrow.stream(queue.name, names)
         is_open = "from" not in call.request.query_params
         return _Rows(_body(queue, batches, start, stop, is_open), media_type=ARROW, headers={"x-queue-host": host})
 

@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.admin.pages import BadRequest
 from headrace.admin.site import Site
-from headrace.core.broker import Broker
-from headrace.core.properties import plain_value
 from headrace.core.publishing import TO_EXCHANGE, TO_TOPIC
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.topology import scoped
 from headrace.errors import Refused, TooLarge, Truncated, Unavailable
-from headrace.model import Message, Source
-from headrace.selector.fields import header_text
 from headrace.storage.local.staging import EXPIRE_SECONDS
 
 if TYPE_CHECKING:
@@ -170,10 +166,10 @@ class ArrowCodec:
     def now_us(self) -> int:
         return self._site.clock.now_us()
 
-    def stream(self, broker: Broker, queue: str, names: Sequence[str]) -> "Stream":
+    def stream(self, queue: str, names: Sequence[str]) -> "Stream":
         """Make the encoder of one answer. Raises Unavailable without pyarrow."""
         _need_arrow()
-        return Stream(broker, queue, names)
+        return Stream(queue, names)
 
     def part_writer(
         self, host: str, transaction: str, part: str, kind: str, name: str, user: str, attempt: str
@@ -264,13 +260,12 @@ class Part:
 class Stream:
     """Messages as an Arrow stream, batch by batch."""
 
-    def __init__(self, broker: Broker, queue: str, names: Sequence[str]) -> None:
+    def __init__(self, queue: str, names: Sequence[str]) -> None:
         import pyarrow as pa
 
         from headrace.storage.frame import Frame
 
-        self._codecs = broker.codecs
-        self._frame = Frame(queue, names, self._read_properties)
+        self._frame = Frame(queue, names)
         self._sink = _Sink()
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), self._frame.schema)
 
@@ -284,20 +279,6 @@ class Stream:
     def end(self) -> bytes:
         self._writer.close()
         return self._sink.take()
-
-    def _read_properties(self, encoding: int, raw: bytes) -> tuple[str | None, dict[str, str] | None]:
-        if not raw:
-            return None, None
-        try:
-            properties = self._codecs.decode(Message(Source("", encoding=encoding), b"", 0, raw))
-        except Refused:
-            return None, None
-        texts = {
-            name: text
-            for name, value in properties.headers.items()
-            if (text := header_text(plain_value(value))) is not None
-        }
-        return properties.content_type or None, texts or None
 
 
 class _Sink:

@@ -271,10 +271,9 @@ class StoredPlace(Place):
         return [name for name in names if _HOST_SEPARATOR not in name]
 
     def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
-        from headrace.spark.properties import read_properties  # only tasks read
-        from headrace.storage.frame import Frame
+        from headrace.storage.frame import Frame  # only tasks read
 
-        frame = Frame(partition.queue, list(partition.schema.names), read_properties)
+        frame = Frame(partition.queue, list(partition.schema.names))
         stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
         for found in self._batches(partition, stored):
             rows = partition.filters.rows(found)

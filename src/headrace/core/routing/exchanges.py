@@ -9,11 +9,12 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, TypeAlias, final
 
-from headrace.core.properties import frozen
+from headrace.config.kinds import Choice, Unfit, shown
 from headrace.core.routing.exchange import (
     CONSISTENT_HASH,
     DIRECT,
     FANOUT,
+    HASH_HEADER,
     HEADERS,
     KINDS,
     PREDECLARED,
@@ -27,6 +28,7 @@ from headrace.core.routing.exchange import (
 )
 from headrace.core.routing.topics import KeyTrie
 from headrace.errors import AccessRefused, NotFound, PreconditionFailed, Refused
+from headrace.wire.properties import frozen
 
 X_MATCH: Final = "x-match"
 
@@ -199,14 +201,19 @@ class HeadersRouter(Router):
         return offered
 
 
+_MATCH: Final = Choice("all", "any", "all-with-x", "any-with-x")
+
+
 def _needs(binding: Binding) -> tuple[bool, tuple[Need, ...]]:
     """True if any one header suffices, and the headers asked for."""
-    mode = binding.arguments.get(X_MATCH, "all")
-    if mode not in ("all", "any", "all-with-x", "any-with-x"):
+    given = binding.arguments.get(X_MATCH, "all")
+    try:
+        mode = _MATCH.read(given)
+    except Unfit as error:
         raise PreconditionFailed(
             f"invalid arg '{X_MATCH}' for binding of '{binding.destination}' to exchange '{binding.source}': "
-            f"received {mode!r} but expected 'all', 'any', 'all-with-x' or 'any-with-x'"
-        )
+            f"{error}, not {shown(given)}"
+        ) from error
     with_x = mode in ("all-with-x", "any-with-x")
     needs: list[Need] = []
     for name, value in binding.arguments.items():
@@ -222,7 +229,6 @@ def _has_all(offered: dict[Need, None], needs: tuple[Need, ...]) -> bool:
     return True
 
 
-HASH_HEADER: Final = "hash-header"
 _HASH_PROPERTY: Final = "hash-property"
 _BYTES: Final = 6  # a float holds so many bytes exactly
 _RANGE: Final = float(1 << 8 * _BYTES)
@@ -236,12 +242,7 @@ def hashed_header(exchange: Exchange) -> str:
             f"invalid arg '{_HASH_PROPERTY}' for exchange '{exchange.name}': "
             f"only the routing key and headers ('{HASH_HEADER}') are hashed"
         )
-    header = exchange.arguments.get(HASH_HEADER, "")
-    if not isinstance(header, str):
-        raise PreconditionFailed(
-            f"invalid arg '{HASH_HEADER}' for exchange '{exchange.name}': expected a header's name, received {header!r}"
-        )
-    return header
+    return exchange.argument(HASH_HEADER) or ""
 
 
 @final

@@ -13,7 +13,6 @@ from pamqp import base
 from headrace.core.routing.topology import key_of
 from headrace.errors import ProtocolError
 from headrace.model import Source
-from headrace.protocols.amqp091.fields import Reader, encode_shortstr
 from headrace.protocols.amqp091.frames import (
     ACK_BYTES,
     BASIC,
@@ -33,7 +32,8 @@ from headrace.protocols.amqp091.frames import (
     UNEXPECTED_FRAME,
 )
 from headrace.protocols.amqp091.methods import decode_method
-from headrace.protocols.amqp091.properties import HAS_HEADERS, headers_at, scan_properties
+from headrace.wire.amqp091 import HAS_HEADERS, Reader, encode_shortstr
+from headrace.wire.amqp091_scan import headers_at, scan_properties
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue

@@ -7,7 +7,6 @@ from pamqp import commands
 
 from headrace.core.access.permissions import WRITE
 from headrace.core.batch import ConfirmAll
-from headrace.core.properties import Properties
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.address import COMMIT, is_address, parse_address
 from headrace.core.transaction import Publish as Staging
@@ -16,17 +15,11 @@ from headrace.model import AMQP091, Message, Source
 from headrace.protocols.amqp091.codec import Publish, Route, encode_ack, encode_content
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import (
-    HAS_COPIES,
-    HAS_REPLY_TO,
-    HAS_USER_ID,
-    decode_properties,
-    encode_properties,
-    expiration_of,
-    priority_of,
-)
 from headrace.protocols.amqp091.server import ConnectionContext
 from headrace.protocols.answers import Answers
+from headrace.wire.amqp091 import HAS_REPLY_TO, HAS_USER_ID, decode_properties, encode_properties
+from headrace.wire.amqp091_scan import HAS_COPIES, expiration_of, priority_of
+from headrace.wire.properties import Properties
 
 PROTOCOL: Final = "amqp091"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"

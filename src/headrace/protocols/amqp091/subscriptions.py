@@ -7,8 +7,7 @@ from typing import Final, final
 from pamqp import base, commands
 
 from headrace.core.broker import Broker
-from headrace.core.client import ConsumePlan, ConsumeRequest, is_switched_on
-from headrace.core.properties import Properties
+from headrace.core.client import ConsumePlan, ConsumeRequest, request_table
 from headrace.core.queue.definition import QUORUM
 from headrace.core.queue.dispatch import UNLIMITED, Consumer, Credit, Delivery, Recipient
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
@@ -18,13 +17,15 @@ from headrace.core.routing.topology import key_of
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message
 from headrace.protocols.amqp091.codec import DeliverEncoder, encode_content
-from headrace.protocols.amqp091.fields import encode_entry, encode_shortstr
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import NONE, PRIORITY, encode_properties, with_headers
 from headrace.protocols.amqp091.publishing import REPLY_PREFIX, REPLY_TO, Publisher
 from headrace.protocols.amqp091.server import ConnectionContext
 from headrace.protocols.answers import Answers
+from headrace.wire.amqp091 import NONE, encode_entry, encode_properties, encode_shortstr
+from headrace.wire.amqp091_scan import with_headers
+from headrace.wire.encodings import properties_of
+from headrace.wire.properties import Properties
 
 _SLACK: Final = 256
 """The row may have this many empty places more than taken ones."""
@@ -155,6 +156,7 @@ class Tags:
 
 
 STREAM_OFFSET: Final = "x-stream-offset"
+_ARGUMENTS: Final = request_table("x-consumer-group", "x-group-mode", STREAM_OFFSET, "x-auto-commit", "x-priority")
 _STREAM_OFFSET_ENTRY: Final = encode_shortstr(STREAM_OFFSET) + b"l"
 """Name and type of RabbitMQ's header; the eight bytes of the offset follow."""
 
@@ -282,11 +284,11 @@ def own_properties(broker: Broker, message: Message) -> bytes:
 
 def _properties_of(broker: Broker, message: Message) -> Properties:
     """The message's properties, with expiration and priority, which other protocols leave to the broker."""
-    properties = broker.codecs.decode(message)
+    properties = properties_of(message)
     if message.expires_us and not properties.expiration:
         properties.expiration = str((message.expires_us - message.timestamp_us) // 1000)
-    if message.priority:
-        properties.extra.setdefault(PRIORITY, message.priority)
+    if message.priority and properties.priority < 0:
+        properties.priority = message.priority
     return properties
 
 
@@ -388,10 +390,8 @@ class Subscriptions:
             self._consume_replies(method, tag)
             return tag
         arguments: dict[str, object] = dict(method.arguments or {})
-        request = ConsumeRequest(queue, is_address(queue), _text(arguments, "x-consumer-group"))
-        request.mode = _text(arguments, "x-group-mode")
-        request.position = arguments.get(STREAM_OFFSET)
-        request.auto_commit = _flag(arguments, "x-auto-commit", True)
+        request = ConsumeRequest(queue, is_address(queue))
+        request.read(_ARGUMENTS, arguments)
         request.exclusive = method.exclusive
         request.own_group = tag
         # A reader that says where to start needs no memory of where it was.
@@ -399,10 +399,6 @@ class Subscriptions:
         request.credit = self._prefetch
         request.auto_ack = method.no_ack
         plan = self._client.plan(request)
-        priority = arguments.get("x-priority", 0)
-        if not isinstance(priority, int):
-            raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not a whole number")
-        request.priority = priority
         subscription = Subscription(self._context, self._channel, tag, self._tags, self._answers)
         consumer = subscription.open(plan, self._shared)
         consumer.cancelled = lambda: self._cancelled(subscription)
@@ -611,19 +607,3 @@ def _nothing(error: HeadraceError) -> None:
 
 def _no_deliveries(deliveries: list[Delivery]) -> None:
     raise AssertionError("basic.get asks for its messages")
-
-
-def _text(arguments: dict[str, object], name: str) -> str:
-    value = arguments.get(name, "")
-    if not isinstance(value, str):
-        raise PreconditionFailed(f"invalid arg '{name}': {value!r} is not a string")
-    return value
-
-
-def _flag(arguments: dict[str, object], name: str, default: bool) -> bool:
-    value = arguments.get(name, default)
-    if isinstance(value, str):
-        return is_switched_on(value)
-    if not isinstance(value, bool):
-        raise PreconditionFailed(f"invalid arg '{name}': {value!r} is neither true nor false")
-    return value

@@ -37,8 +37,8 @@ from headrace.protocols.amqp10.performatives import (
     error_for,
     outcome_in,
 )
-from headrace.protocols.amqp10.types import Map
 from headrace.protocols.answers import Answers
+from headrace.wire.types import Map
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.coordinator import Transactions
