@@ -166,15 +166,25 @@ def _range(start: bytes, end: bytes | None) -> bytes:
 Change = tuple[bytes, bytes | None]
 
 _CLOSE_MS: Final = 10_000
-_TABLES: Final = 16
+_MERGED: Final = 32
+"""The number of tables, or of merged runs, that are merged at once: fewer would be written again more often, and most
+messages are gone before so many have come."""
+_TABLES: Final = 2 * _MERGED
 """The limit of unmerged tables; at it, writers wait."""
+_CODEC: Final = "Lz4"
+"""It takes no measurable CPU, since less is written. Zstd would save a tenth more, for 1.7 times the CPU."""
 _COMPACTION: Final[dict[str, object]] = {
-    # Merge one at a time, with little read-ahead.
+    # Merge one at a time, with little read-ahead from each of many tables.
+    "compactor_options.scheduler_options": {
+        "min_compaction_sources": str(_MERGED),
+        "max_compaction_sources": str(_TABLES),
+    },
+    "compactor_options.worker.compression_codec": _CODEC,
     "compactor_options.max_concurrent_compactions": 1,
     "compactor_options.worker.max_concurrent_compactions": 1,
     "compactor_options.worker.max_subcompactions": 1,
     "compactor_options.worker.max_fetch_tasks": 2,
-    "compactor_options.worker.bytes_to_fetch": _MIB,
+    "compactor_options.worker.bytes_to_fetch": _MIB // 8,
     "compactor_options.worker.max_sst_size": 16 * _MIB,
 }
 
@@ -320,6 +330,7 @@ def _settings(location: Location, tuning: Tuning) -> Any:
         "l0_sst_size_bytes": tuning.memory_bytes,
         "max_unflushed_bytes": 2 * tuning.memory_bytes,
         "l0_flush_parallelism": 1,
+        "compression_codec": _CODEC,
         "l0_max_ssts": _TABLES,
         "l0_max_ssts_per_key": _TABLES,
         **_COMPACTION,
