@@ -101,12 +101,19 @@ class Writer:
         return found
 
     def _write(self, batches: list[Batch]) -> None:
+        """Write batches; all of them are late if one is, since each builds on those before."""
         writing: Writing | None = None
+        is_late = False
         for batch in batches:
             if batch.records:
+                if writing is not None and not writing.wait_taken(self._timeout_ms):  # only then the order is certain
+                    is_late = True
+                    break
                 writing = self._database.write(batch.records)
         is_urgent = all([batch.is_urgent for batch in batches])
-        if writing is None or (writing.wait_taken if is_urgent else writing.wait)(self._timeout_ms):
+        if writing is not None and not is_late:
+            is_late = not (writing.wait_taken if is_urgent else writing.wait)(self._timeout_ms)
+        if writing is None or not is_late:
             self._report(Result(DURABLE, len(batches)))
             return
         self._report(Result(LATE))
