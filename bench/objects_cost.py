@@ -113,14 +113,14 @@ class Meter:
 
     def end(self, messages: int, payload_bytes: int) -> Cost:
         """End a phase: wait until merges have ended."""
-        used_s = time.process_time()
         seen, still_s = self._files(), 0.0
         while still_s < _QUIET_S:
+            used_s = time.process_time()
             time.sleep(0.25)
             self._engine.poll()
+            self._cpu_s += time.process_time() - used_s
             now = self._files()
             still_s, seen = (still_s + 0.25 if now == seen else 0.0), now
-        self._cpu_s += time.process_time() - used_s
         new = {name: size for name, size in seen.items() if name not in self._before}
         parts = {
             kind: sum([size for name, size in found]) / payload_bytes

@@ -35,6 +35,8 @@ from headrace.storage.objects.location import (
 Row = tuple[bytes, bytes]
 
 _ROWS: Final = 1000
+_LOOKUPS: Final = 100
+"""The number of keys that are looked up at the same time."""
 _MIB: Final = 1 << 20
 _CANNOT_READ: Final = (native.Error.Unavailable, native.Error.Invalid)
 
@@ -77,6 +79,26 @@ class Readable(Caller):
     def get(self, key: bytes) -> bytes | None:
         raw = lift_raw(self.call(BYTES, f"method_{self._kind}_get", self._handle, lower(key)))
         return raw[5:] if raw[0] else None
+
+    def get_all(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values of several keys, looked up at the same time: each may take a round trip to the store."""
+        found: list[bytes | None] = []
+        begin = function(f"method_{self._kind}_get")
+        for at in range(0, len(keys), _LOOKUPS):
+            calls: list[Call] = []
+            with translated(self.place):
+                try:
+                    for key in keys[at : at + _LOOKUPS]:
+                        calls.append(Call(BYTES, begin(self._handle._uniffi_clone_handle(), lower(key)), self.clock))
+                    for call in calls:
+                        if not call.wait(self._timeout_ms):
+                            raise away(self.place, "reading", self._timeout_ms)
+                        raw = lift_raw(call.result())
+                        found.append(raw[5:] if raw[0] else None)
+                finally:
+                    for call in calls:
+                        call.release()
+        return found
 
     def scan(self, start: bytes, end: bytes | None, reverse: bool = False, at_once: int = _ROWS) -> Iterator[list[Row]]:
         """The rows from `start` up to but not including `end`, in runs of up to `at_once`."""

@@ -8,7 +8,7 @@ is not asked for a while.
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from headrace.errors import Corrupt, Truncated, Unavailable
@@ -149,14 +149,12 @@ class StoreReader:
 
     def _payloads(self, plan: "Plan") -> dict[int, bytes]:
         found: dict[int, bytes] = {}
-        for first, last in _near(plan.packed):
-            for key, value in self._records(payloads_key(first), payloads_key(last)):
-                payloads = decode_payloads(value, describe(key))
-                start = int.from_bytes(key[len(PAYLOADS) :], "big")
-                found.update(zip(range(start, start + len(payloads)), payloads, strict=True))
-        for first, last in _near([(each, each) for each in sorted(plan.single)]):
-            for key, payload in self._records(payload_key(first), payload_key(last)):
-                found[int.from_bytes(key[len(PAYLOAD) :], "big")] = payload
+        for key, value in self._records(PAYLOADS, _near(plan.packed)):
+            payloads = decode_payloads(value, describe(key))
+            start = _id_of(key)
+            found.update(zip(range(start, start + len(payloads)), payloads, strict=True))
+        for key, value in self._records(PAYLOAD, _near([(each, each) for each in sorted(plan.single)])):
+            found[_id_of(key)] = value
         for message_id in plan.single:
             if message_id not in found:
                 borrowed = self._borrowed(message_id)
@@ -164,21 +162,24 @@ class StoreReader:
                     found[message_id] = borrowed
         return found
 
-    def _records(self, first: bytes, last: bytes) -> Iterator[Row]:
-        """The records from the first key to the last."""
-        if first == last:
-            value = self._database.get(first)
+    def _records(self, kind: bytes, places: Iterable[tuple[int, int]]) -> Iterator[Row]:
+        """The records of a kind from the first id to the last of each place; single ones are looked up together."""
+        single: list[bytes] = []
+        for first, last in places:
+            if first == last:
+                single.append(kind + u64(first))
+                continue
+            for found in self._database.scan(kind + u64(first), lexical_successor(kind + u64(last)), at_once=_AT_ONCE):
+                yield from found
+        for key, value in zip(single, self._database.get_all(single), strict=True):
             if value is not None:
-                yield first, value
-            return
-        for found in self._database.scan(first, lexical_successor(last), at_once=_AT_ONCE):
-            yield from found
+                yield key, value
 
     def _borrowed(self, message_id: int) -> bytes | None:
         """A payload that another log has among others. The collector may give it a record of its own meanwhile."""
         row = self._database.last(PAYLOADS, payloads_key(message_id + 1))
         if row is not None:
-            at = message_id - int.from_bytes(row[0][len(PAYLOADS) :], "big")
+            at = message_id - _id_of(row[0])
             payloads = decode_payloads(row[1], describe(row[0]))
             if at < len(payloads):
                 return payloads[at]
@@ -246,6 +247,11 @@ class Plan:
         self.ids += ids
         self.metadata += metadata
         self._size += size
+
+
+def _id_of(key: bytes) -> int:
+    """The message id in the key of a payload, or of several."""
+    return int.from_bytes(key[len(PAYLOAD) :], "big")
 
 
 def _near(places: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
