@@ -12,6 +12,7 @@ import random
 import struct
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,14 +36,7 @@ class Shape(NamedTuple):
     title: str
     at_once: int
     queues: int
-    is_mixed: bool
-
-
-SHAPES = (
-    Shape("own ids, three headers, 24 B to 8 KB; 4 queues, 500 to a commit", 500, 4, True),
-    Shape("own ids, three headers, 24 B to 8 KB; 4 queues, 40 to a commit", 40, 4, True),
-    Shape("identical but for the time, 100 B; 1 queue, 5000 to a commit", 5000, 1, False),
-)
+    make: Callable[[random.Random, int], Message]
 
 
 class Cost(NamedTuple):
@@ -76,16 +70,29 @@ def mixed(chance: random.Random, now_us: int) -> Message:
     return Message(SOURCE, chance.randbytes(int(24 * (8192 / 24) ** chance.random())), now_us, properties)
 
 
+def small(chance: random.Random, now_us: int) -> Message:
+    return Message(SOURCE, chance.randbytes(len(PAYLOAD)), now_us)
+
+
+def identical(_: random.Random, now_us: int) -> Message:
+    return Message(SOURCE, PAYLOAD, now_us)
+
+
+SHAPES = (
+    Shape("own ids, three headers, 24 B to 8 KB; 4 queues, 500 to a commit", 500, 4, mixed),
+    Shape("own ids, three headers, 24 B to 8 KB; 4 queues, 40 to a commit", 40, 4, mixed),
+    Shape("own bodies of 100 B; 1 queue, 5000 to a commit", 5000, 1, small),
+    Shape("identical but for the time, 100 B; 1 queue, 5000 to a commit", 5000, 1, identical),
+)
+
+
 def publishing(shape: Shape, chance: random.Random) -> Commit:
     """The next commit of messages."""
     now_us = time.time_ns() // 1000
     commit = Commit()
     for queue in QUEUES[: shape.queues]:
         times = range(now_us, now_us + shape.at_once // shape.queues)
-        if shape.is_mixed:
-            commit.append(queue, [mixed(chance, time_us) for time_us in times])
-        else:
-            commit.append(queue, [Message(SOURCE, PAYLOAD, time_us) for time_us in times])
+        commit.append(queue, [shape.make(chance, time_us) for time_us in times])
     return commit
 
 

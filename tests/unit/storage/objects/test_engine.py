@@ -21,7 +21,7 @@ from headrace.storage.objects import keys
 from headrace.storage.objects.columns import ColumnReader
 from headrace.storage.objects.database import Change, Database, Tuning, Writing
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-from headrace.storage.objects.location import Location
+from headrace.storage.objects.location import Call, Location
 from headrace.storage.objects.records import (
     Spec,
     decode_active,
@@ -524,6 +524,33 @@ def test_a_large_append_is_cut_into_entries_that_are_good_to_read(house: House) 
     house.engine.close()
     log = house.open(QUICK).log("orders")
     assert [message.payload for message in log.read(990, 20)] == [b"%d" % number for number in range(990, 1010)]
+
+
+def test_logs_that_are_appended_to_in_turns_are_read_from_records_apart_from_each_other(house: House) -> None:
+    names = ["one", "two", "three"]
+    for turn in range(40):
+        house.commit(*[append(name, *[b"%s-%d-%d" % (name.encode(), turn, row) for row in range(9)]) for name in names])
+    reopened(house)
+
+    for name in names:
+        expected = [b"%s-%d-%d" % (name.encode(), turn, row) for turn in range(40) for row in range(9)]
+        assert [message.payload for message in house.engine.log(name).read(0, 999)] == expected
+
+
+def test_keys_that_are_looked_up_together_are_found_or_not_in_their_order(house: House) -> None:
+    database = house.engine._database
+    wanted = [b"%03d" % number for number in range(250)]
+    database.store([(key, key * 3) for key in wanted[::2]])
+
+    found = database.get_all(wanted)
+
+    assert found == [key * 3 if at % 2 == 0 else None for at, key in enumerate(wanted)]
+    assert database.get_all([]) == []
+    with (
+        pytest.raises(Unavailable, match="does not answer: reading"),
+        mock.patch.object(Call, "wait", return_value=False),
+    ):
+        database.get_all(wanted)
 
 
 def test_a_payload_that_is_missing_makes_its_log_corrupt_and_no_other(house: House) -> None:
