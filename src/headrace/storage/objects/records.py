@@ -285,7 +285,6 @@ def head_of(metadata: bytes, where: str) -> tuple[int, int, int, int, int, int]:
 
 
 _PAYLOADS: Final = struct.Struct("<BH")
-MAX_PACKED: Final = 0xFFFF
 
 
 def packed_runs(ids: list[int], metadata: list[bytes]) -> list[tuple[int, int]]:
@@ -308,7 +307,7 @@ def packed_runs(ids: list[int], metadata: list[bytes]) -> list[tuple[int, int]]:
 
 
 def encode_payloads(payloads: list[bytes]) -> bytes:
-    """Encode the payloads of up to MAX_PACKED messages with consecutive ids."""
+    """Encode the payloads of up to 65,535 messages with consecutive ids."""
     count = len(payloads)
     lengths = struct.pack(f"<{count}I", *[len(payload) for payload in payloads])
     return b"".join([_PAYLOADS.pack(VERSION, count), lengths, *payloads])
