@@ -66,8 +66,8 @@ def test_a_sound_store_has_no_problems(ward: Ward) -> None:
 
 
 def test_a_payload_that_is_missing_is_found_with_its_offset(ward: Ward) -> None:
-    found = ward.engine.log("orders").about(30)  # type: ignore[attr-defined]
-    ward.remove(keys.payload_key(found[0]))
+    (fifth,) = ward.engine.log("orders").staged_ids(5, 6)  # type: ignore[attr-defined]
+    ward.remove(keys.payloads_key(fifth - 5))
 
     report = examine_store(ward.url)
 
