@@ -16,7 +16,7 @@ import typer
 from headrace.cli.client import Client
 from headrace.cli.output import command_group, confirm, count, examples, fail
 from headrace.clock import SystemClock
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, missing_extra
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -401,7 +401,7 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        fail(f"pipelines need Spark ({error}): pip install 'headrace[spark,java]'", EXIT_PROBLEMS)
+        fail(str(missing_extra("a pipeline", "spark,java", error)), EXIT_PROBLEMS)
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
 

@@ -13,7 +13,7 @@ from headrace.config.settings import Settings
 from headrace.core.access.access import Access
 from headrace.core.hosts import Hosts
 from headrace.core.properties import Codecs, PropertiesCodec
-from headrace.errors import Unavailable
+from headrace.errors import missing_extra
 from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.datagrams import DatagramHandler
 from headrace.net.handler import Handler
@@ -127,7 +127,7 @@ def _coap(backend: Backend) -> DatagramHandler:
     try:
         from headrace.protocols.coap.endpoint import Endpoint
     except ImportError as error:
-        raise Unavailable(f"--coap needs aiocoap ({error}): pip install 'headrace[coap]'") from error
+        raise missing_extra("--coap", "coap", error) from error
     return Endpoint(backend.hosts, backend.access, backend.clock)
 
 
