@@ -2,10 +2,8 @@
 
 import ast
 import builtins
-import contextlib
 import functools
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -196,28 +194,6 @@ def test_without_a_compiler_a_wheel_is_plain(tmp_path: Path) -> None:
     assert not [name for name in names if name.endswith(".so")]
 
 
-def test_pip_installs_the_source_archive_without_a_compiler_and_says_so_in_one_line(tmp_path: Path) -> None:
-    hatchling = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
-    subprocess.run(hatchling, cwd=_ROOT, capture_output=True, check=True)
-    (archive,) = tmp_path.glob("*.tar.gz")
-    words = ["--no-deps", "--no-build-isolation", "--no-compile", "--quiet", "--target", str(tmp_path / "installed")]
-
-    shown = _on_a_terminal([sys.executable, "-m", "pip", "install", *words, str(archive)], _NO_COMPILER)
-    version = subprocess.run(
-        [sys.executable, "-m", "headrace", "--version"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-
-    reason = "there is no C compiler (no-such-compiler)"
-    assert shown.count("headrace: ") == 1, shown
-    assert f"headrace: it is installed as plain Python, at a third of the speed: {reason}" in shown
-    assert version.endswith("(interpreted)\n")
-
-
 def test_a_build_with_a_compiler_says_that_it_compiles_and_how_long_it_took(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,23 +209,6 @@ def test_a_build_with_a_compiler_says_that_it_compiles_and_how_long_it_took(
         r"headrace: compiling \d+ modules, which takes some minutes; HEADRACE_COMPILE=off does without", first
     )
     assert re.fullmatch(r"headrace: compiled in \d+ s", last)
-
-
-def _on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
-    """Run a command whose terminal is ours; returns what it shows there."""
-    ours, theirs = pty.openpty()
-    words = ["setsid", "--ctty", "--wait", *command]
-    with subprocess.Popen(
-        words, env={**os.environ, **environment}, stdin=theirs, stdout=theirs, stderr=theirs
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # the other side is closed
-            while part := os.read(ours, 4096):
-                shown += part
-    os.close(ours)
-    assert process.returncode == 0, shown.decode()
-    return shown.decode()
 
 
 def _update(copy: Path, environment: dict[str, str]) -> str:

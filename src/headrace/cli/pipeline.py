@@ -291,9 +291,9 @@ def report(
     conf: Conf = None,
 ) -> None:
     """Report throughput, lag, time in queue, retries, dead letters, hot topics and sizes: tables, plots, one page."""
-    with _spark_session(master, conf, url) as spark:
+    with _failures():  # a package that is missing is missed before Spark starts
         from headrace.spark.pipelines.report import ReportSettings, run_report
-
+    with _spark_session(master, conf, url) as spark:
         place = _endpoint(url, vhost, replication_group)
         done = run_report(spark, ReportSettings(place, source, to, starting, ending, topics))
         typer.echo(f"{done.page}: {count(done.messages, 'message')}")
