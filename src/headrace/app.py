@@ -28,7 +28,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration
 from headrace.core.access.logins import Background, Result
 from headrace.engines import OpenEngine, load_store, name_of, open_engine, open_store
-from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
+from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, missing_extra
 from headrace.launch import Launch, become
 from headrace.listeners import Listeners
 from headrace.net.handler import Handler
@@ -240,7 +240,7 @@ class _Program:
         try:
             from headrace.cluster.membership import Membership, describe
         except ImportError as error:
-            raise Unavailable(f"a cluster needs obstore ({error}): pip install 'headrace[objects]'") from error
+            raise missing_extra("a cluster", "objects", error) from error
         settings = self._settings.cluster
         now_us = self._clock.now_us()
         me = describe(settings.node, settings.listen, settings.advertise, self._listeners.ports(), __version__, now_us)

@@ -16,7 +16,7 @@ from headrace.admin.site import Site
 from headrace.core.publishing import TO_EXCHANGE, TO_TOPIC
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.topology import scoped
-from headrace.errors import Refused, TooLarge, Truncated, Unavailable
+from headrace.errors import Refused, TooLarge, Truncated, missing_extra
 from headrace.storage.local.staging import EXPIRE_SECONDS
 
 if TYPE_CHECKING:
@@ -358,4 +358,4 @@ def _need_arrow() -> None:
     try:
         import pyarrow.compute  # noqa: F401
     except ImportError as error:
-        raise Unavailable(f"this needs pyarrow ({error}): pip install 'headrace[arrow]'") from error
+        raise missing_extra("this", "arrow", error) from error

@@ -56,6 +56,9 @@ class Client:
         else:
             self._connection = http.client.HTTPConnection(parts.hostname or "", port, timeout=timeout_seconds)
 
+    def close(self) -> None:
+        self._connection.close()
+
     def get(self, *path: str, **query: object) -> Answer:
         return self._call("GET", path, None, query)
 
@@ -186,7 +189,8 @@ def _with_options(function: Command, options: dict[str, tuple[Any, object]]) -> 
         for text in unknown_variables(os.environ, CLIENT_VARIABLES, _MUCH_ALIKE):
             announce(text)
         client = Client(values.pop("url"), values.pop("user"), values.pop("password"), values.pop("vhost", "/"))
-        function(client, **values)
+        with contextlib.closing(client):
+            function(client, **values)
 
     run.__name__ = function.__name__
     run.__doc__ = function.__doc__

@@ -27,5 +27,7 @@ def demo(
     run = Demo(lambda text: line(console, text), seconds, spark)
     try:
         asyncio.run(run.run())
+    except KeyboardInterrupt:  # before or after the demo heeds it by itself
+        return
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)

@@ -17,6 +17,7 @@ from headrace.cli.output import (
     print_facts,
     print_message,
     print_rows,
+    progress,
 )
 
 app: Final = command_group("Look at dead letters and send them back.")
@@ -98,11 +99,13 @@ def purge(client: Client, as_json: bool, queue: QueueName, exact: Exact = False,
     dropped = 0
     following: int | None = 0
     done: Answer = {}
-    while following is not None:
-        path = client.queue(queue, "dead-letters", "purge")
-        done = client.post(*path, body={"offset": following}, exact=exact)
-        dropped += done["messages"]
-        following = done["next"]
+    with progress("dropping") as show:
+        while following is not None:
+            path = client.queue(queue, "dead-letters", "purge")
+            done = client.post(*path, body={"offset": following}, exact=exact)
+            dropped += done["messages"]
+            following = done["next"]
+            show(f"dropped {dropped:,}")
     done = {**done, "messages": dropped}
     print_facts({"purged": _gone(done)}, as_json, done)
 

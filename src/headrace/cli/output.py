@@ -4,7 +4,8 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -100,6 +101,21 @@ def line(console: "Console", text: str, style: str | None = None) -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+@contextmanager
+def progress(doing: str, is_quiet: bool = False) -> "Iterator[Callable[[str], None]]":
+    """Show a spinner while the body runs, on a terminal only; the body gets a function that changes its text."""
+    if is_quiet or not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    console = Console(stderr=True)
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda text: bar.update(task, description=text)
+
+
 def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
 
@@ -132,7 +148,7 @@ def table_console() -> "Console":
 
 
 def print_facts(facts: dict[str, object], as_json: bool, whole: object = None) -> None:
-    """Print a line for each fact, or the whole answer as JSON."""
+    """Print a line for each fact, or the whole answer as JSON: give it where the names of facts are for people only."""
     if as_json:
         print_json(facts if whole is None else whole)
         return

@@ -55,7 +55,7 @@ def set_permission(
 def clear(client: Client, as_json: bool, name: Name) -> None:
     """Take a user's access to a virtual host away."""
     client.delete("permissions", client.host, name)
-    print_facts({"user": name, "may no more use": client.host}, as_json)
+    print_facts({"user": name, "may no more use": client.host}, as_json, {"user": name, "vhost": client.host})
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------
@@ -103,4 +103,4 @@ def set_topic_permission(
 def clear_topic_permission(client: Client, as_json: bool, name: Name, exchange: Exchange = "amq.topic") -> None:
     """Remove the limits of a user in an exchange."""
     client.delete("topic-permissions", client.host, name, exchange)
-    print_facts({"user": name, "is no more bound in": exchange}, as_json)
+    print_facts({"user": name, "is no more bound in": exchange}, as_json, {"user": name, "exchange": exchange})

@@ -16,7 +16,7 @@ import typer
 from headrace.cli.client import Client
 from headrace.cli.output import command, command_group, confirm, count, fail
 from headrace.clock import SystemClock
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, missing_extra
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -284,9 +284,9 @@ def report(
     conf: Conf = None,
 ) -> None:
     """Report throughput, lag, time in queue, retries, dead letters, hot topics and sizes: tables, plots, one page."""
-    with _spark_session(master, conf, url) as spark:
+    with _failures():  # a package that is missing is missed before Spark starts
         from headrace.spark.pipelines.report import ReportSettings, run_report
-
+    with _spark_session(master, conf, url) as spark:
         place = _endpoint(url, vhost, replication_group)
         done = run_report(spark, ReportSettings(place, source, to, starting, ending, topics))
         typer.echo(f"{done.page}: {count(done.messages, 'message')}")
@@ -393,7 +393,7 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        fail(f"pipelines need Spark ({error}): pip install 'headrace[spark,java]'", EXIT_PROBLEMS)
+        fail(str(missing_extra("a pipeline", "spark,java", error)), EXIT_PROBLEMS)
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
 

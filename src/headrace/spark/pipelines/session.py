@@ -26,7 +26,7 @@ import mypy_extensions
 from pyspark.sql import SparkSession
 
 from headrace import errors
-from headrace.errors import Unavailable
+from headrace.errors import Unavailable, missing_extra
 from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
 from headrace.spark.source import HeadraceDataSource
@@ -190,7 +190,7 @@ def _settings(master: str, home: Path) -> dict[str, str]:
 
 def _connect(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
     if importlib.util.find_spec("grpc") is None:
-        raise Unavailable("Spark Connect needs more packages: pip install 'headrace[connect]'")
+        raise missing_extra("Spark Connect", "connect", ImportError(name="grpc"))
     _check_reachable(master)
     builder = SparkSession.builder.remote(master).appName(name)
     chosen = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.maxRecordsPerBatch": "20000", **settings}
