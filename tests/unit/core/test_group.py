@@ -10,8 +10,10 @@ from headrace.core.queue.dispatch import Consumer
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, Group, PendingEntry, mode_to_join
 from headrace.core.queue.work import WorkGroup
 from headrace.errors import NotFound, Refused
+from headrace.selector import parse
 from headrace.storage.group_state import STREAM, WORK
-from tests.house import House
+from tests.house import House, Inbox
+from tests.unit.core.conftest import World
 
 LEASE_S = 30
 DLQ = "$dlq/orders"
@@ -187,6 +189,23 @@ def test_a_group_is_not_forgotten_where_that_brings_back_what_was_acknowledged(g
         house.broker.groups.delete("orders", group)
 
     assert [(d.message.payload, d.redelivered) for d in house.consume("orders", group=group).got] == [(b"stuck", True)]
+
+
+def test_a_filter_holds_after_a_restart_for_messages_that_a_selector_passed_over(world: World) -> None:
+    house = world.house
+    house.broker.declare(QueueDefinition("orders", topics=("$queue/orders/#",)))
+    picky = Inbox(house, "picky", 0, False, 0, None)
+    picky.consumer.selector = parse("topic LIKE '%paid'")
+    house.broker.consume("orders", picky.consumer, group="workers", key_filter="eu/#")
+    house.publish("$queue/orders/us/new", "us")
+    house.publish("$queue/orders/eu/paid", "eu")
+    house.advance(2)
+    house.advance(2)
+
+    house = world.restart()
+
+    assert picky.payloads == ["eu"]
+    assert house.consume("orders", group="workers", key_filter="eu/#").payloads == ["eu"]
 
 
 def test_a_group_besides_another_is_forgotten_and_says_what_it_had_not_finished() -> None:
