@@ -146,6 +146,16 @@ def test_a_queue_with_a_filter_takes_only_what_it_admits() -> None:
     assert waiting(house, "big") == ["a"]
 
 
+def test_of_rows_that_come_together_a_filter_lets_in_only_those_it_admits() -> None:
+    house = House()
+    declare(house, "orders", filter="topic LIKE '%large'")
+    bulk = house.broker.bulk()
+    bulk.add(TO_QUEUE, "orders", mixed(house, ("a/large", "1"), ("a/small", "2"), ("b/large", "3"), ("b/small", "4")))
+    assert commit(house, bulk) is None
+
+    assert waiting(house, "orders") == ["1", "3"]
+
+
 def test_an_ephemeral_queue_takes_rows_too() -> None:
     house = House()
     declare(house, "now", kind=EPHEMERAL, durable=False)

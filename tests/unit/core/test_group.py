@@ -208,6 +208,23 @@ def test_a_filter_holds_after_a_restart_for_messages_that_a_selector_passed_over
     assert house.consume("orders", group="workers", key_filter="eu/#").payloads == ["eu"]
 
 
+def test_a_forgotten_group_stays_forgotten_and_takes_along_what_only_it_had_to_do(world: World) -> None:
+    house = world.house
+    house.broker.declare(QueueDefinition("orders"))
+    done, late = house.consume("orders"), house.consume("orders", group="late")
+    house.publish("orders", "a", "b")
+    house.settle(ACK, *done.take())
+    house.broker.cancel(late.consumer)
+    house.run()
+    assert house.broker.queue("orders").log.first_offset == 0
+
+    house.broker.groups.delete("orders", "late")
+    house.run()
+
+    assert house.broker.queue("orders").log.first_offset == 2
+    assert list(world.restart().broker.queue("orders").groups) == ["default"]
+
+
 def test_a_group_besides_another_is_forgotten_and_says_what_it_had_not_finished() -> None:
     house = house_with()
     house.consume("orders")
@@ -240,6 +257,22 @@ def test_a_group_with_a_filter_is_known_by_both(key_filter: str, name: str) -> N
     house.consume("orders", group="demo-workers", key_filter=key_filter)
 
     assert list(house.broker.queue("orders").groups) == [name]
+
+
+def test_a_filter_sees_the_key_behind_the_name_of_the_queue_and_other_topics_whole() -> None:
+    house = house_with(topics=("$queue/orders/#",))
+    house.exchange("trade", "topic")
+    house.bind("trade", "orders", "#")
+    two = house.consume("orders", group="workers", key_filter="+/+")
+    everything = house.consume("orders", group="workers", key_filter="#")
+
+    for topic in ("$queue/orders", "$queue/orders/eu", "$queue/orders/eu/1"):
+        house.publish_topic(topic, topic)
+    for key in ("eu", "eu/1"):
+        house.publish(key, key, exchange="trade")
+
+    assert two.payloads == ["$queue/orders/eu/1", "eu/1"]
+    assert len(everything.payloads) == 5
 
 
 def test_the_same_group_has_progress_for_each_filter() -> None:

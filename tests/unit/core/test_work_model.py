@@ -325,6 +325,22 @@ class Workshop:
             if not (team.colour or team.counts_spent or "lifetimes" in self.traits):
                 self.compare_figures(team, group, held)
 
+        if not (any([team.colour or team.counts_spent for team in self.teams]) or "lifetimes" in self.traits):
+            self.compare_queue()
+
+    def compare_queue(self) -> None:
+        """What the queue says of all its groups together, and shows to whoever only looks."""
+        queue = self.house.broker.queue("q")
+        unfinished = [self.unfinished(team) for team in self.teams]
+        waiting = [len(open_) - len(self.held(team)) for open_, team in zip(unfinished, self.teams, strict=True)]
+        assert (queue.messages, queue.total) == (max(waiting), max([len(each) for each in unfinished]))
+        assert queue.unsettled == sum([len(self.held(team)) for team in self.teams])
+        shown = sorted({offset for each in unfinished for offset in each})
+        start, limit = self.chance.randint(0, len(self.messages)), self.chance.randint(1, 6)
+        found = queue.browse(start, limit)
+        assert [offset for offset, _ in found] == [offset for offset in shown if offset >= start][:limit]
+        assert [message.payload for _, message in found] == [self.messages[offset].payload for offset, _ in found]
+
     def compare_members(self, team: Team, held: dict[int, Delivery]) -> None:
         for member in team.members:
             mine = sorted([offset for offset, each in held.items() if each.consumer is member.inbox.consumer])
