@@ -508,6 +508,28 @@ class DamagedLog(Log):
         raise self._damage
 
 
+def test_dead_letters_for_a_damaged_queue_are_left_out_and_those_for_others_arrive() -> None:
+    engine = DamagedEngine()
+    house = House(engine)
+    for name, grave in (("one", "bad"), ("other", "good")):
+        house.broker.declare(declared(grave, durable=True))
+        house.broker.declare(QueueDefinition(name, dead_letter_queue=grave))
+    one, other = house.consume("one"), house.consume("other")
+    house.publish("one", "a")
+    house.publish("other", "b")
+    engine.damage = Corrupt("bad.seg", 0, "overwritten")
+
+    for delivery in (*one.take(), *other.take()):
+        house.broker.settle(delivery, REJECT)
+    house.run()
+    house.advance(2)
+
+    assert texts(house, "good") == ["b"]
+    assert house.publish("bad", "again") == [engine.damage]
+    house = House(engine)
+    assert [house.broker.queue(name).messages for name in ("one", "other", "good")] == [0, 0, 1]
+
+
 def test_a_log_found_damaged_by_a_commit_leaves_the_other_queues_alone() -> None:
     engine = DamagedEngine()
     house = House(engine)

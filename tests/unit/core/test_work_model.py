@@ -402,6 +402,7 @@ class Workshop:
 KINDS: dict[str, dict[str, object]] = {
     "plain": {},
     "priorities": {"max_priority": 2},
+    "two priorities": {"max_priority": 1},
     "history": {"history_ms": 3_600_000},
     "limited": {"max_length": 100_000, "max_length_bytes": 1 << 30},
     "mortal": {"limit": 2},
