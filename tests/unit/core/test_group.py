@@ -275,6 +275,26 @@ def test_a_filter_sees_the_key_behind_the_name_of_the_queue_and_other_topics_who
     assert len(everything.payloads) == 5
 
 
+def test_messages_that_a_filter_keeps_out_stay_settled_after_a_restart(world: World) -> None:
+    house = world.house
+    house.broker.declare(QueueDefinition("orders", topics=("$queue/orders/#",)))
+    house.consume("orders", group="workers", key_filter="eu/#")
+    house.publish_topic("$queue/orders/us/1", "a", "b")
+
+    group = world.restart().broker.queue("orders").groups["workers@eu/#"]
+
+    assert (group.lag, group.acknowledged) == (0, 0)
+
+
+def test_messages_that_a_filter_keeps_out_make_room_in_the_queue() -> None:
+    house = house_with(topics=("$queue/orders/#",), max_length_bytes=5, overflow="reject-publish")
+    house.consume("orders", group="workers", key_filter="eu/#")
+
+    told = [house.publish("$queue/orders/us/1", "12345") for _ in range(3)]
+
+    assert told == [[None]] * 3
+
+
 def test_the_same_group_has_progress_for_each_filter() -> None:
     house = house_with()
     eu = house.consume("orders", "c1", group="workers", key_filter="eu/#")

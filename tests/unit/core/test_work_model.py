@@ -359,6 +359,9 @@ class Workshop:
         unfinished = self.unfinished(team)
         assert (group.lag, group.ready) == (len(unfinished), len(unfinished) - len(held))
         waiting = [offset for offset in unfinished if offset not in held]
+        assert {entry.offset: entry.attempts for entry in group.pending() if not entry.consumer} == {
+            offset: team.attempts[offset] for offset in waiting if offset in team.attempts
+        }
         assert group.head() == min(waiting, default=len(self.messages))
         backing_off = [offset for offset in waiting if team.due_us.get(offset, 0) > self.now_us]
         later = [message for message in self.messages if message.not_before_us > self.now_us]
