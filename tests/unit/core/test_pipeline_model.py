@@ -140,9 +140,10 @@ class Traffic:
         self.broker.declare_exchange(Exchange("all", "fanout", durable=True))
         for name in QUEUES:
             self.broker.bind(Binding("all", name, "", None))
+        self.consumers: dict[str, Consumer] = {}
         self.got: dict[str, list[Delivery]] = {name: [] for name in QUEUES}
         for name in ("ahead", "exposed", "memory", "stream", "buffered"):
-            consumer = Consumer(name, self._receive(name))
+            consumer = self.consumers[name] = Consumer(name, self._receive(name))
             consumer.exposes_offsets = name in ("exposed", "stream")
             self.broker.consume(name, consumer)
         self.rest()
@@ -155,6 +156,8 @@ class Traffic:
         self.settled: dict[str, set[bytes]] = {name: set() for name in QUEUES}
         self.whole: list[tuple[bytes, bytes]] = []
         """The two messages of each transaction."""
+        self.ended: list[tuple[bytes, bytes]] = []
+        """The same of those that ended."""
 
     def rest(self) -> None:
         for _ in range(20):
@@ -237,6 +240,7 @@ class Traffic:
         confirm = self._confirm({first: (names[0],), second: (names[1],)})
 
         def ended(error: HeadraceError | None) -> None:
+            self.ended.append((first, second))
             confirm(error)
             for name, delivery in chosen:
                 if error is None:
@@ -308,6 +312,7 @@ class Traffic:
         self.rest()
 
         assert self.told == self.asked
+        assert sorted(self.ended) == sorted(self.whole), "every transaction ends once"
         assert not self.broker.blocked
         for first, second in self.whole:
             assert (first in self.refused) == (second in self.refused)
@@ -322,6 +327,9 @@ class Traffic:
         if name == "memory":
             here.sort(key=int)  # messages in memory do not wait for a transaction before them that is being stored
         assert here == sorted(here, key=int), "messages are in the order in which they were published"
+        if name in ("ahead", "exposed", "memory", "buffered"):
+            offsets = [offset for offset, _ in self.broker.queue(name).browse(0, 10_000)]
+            assert self.consumers[name].held() == offsets, "whatever is there is with its consumer"
         meant = [payload for payload, targets in self.confirmed.items() if name in targets]
         if name == "stream":
             assert here == meant
