@@ -14,6 +14,7 @@ class Table:
 
     def __init__(self, seed: int, single: bool) -> None:
         self.chance = random.Random(seed)
+        self.most = 2 + seed % 4
         self.single = single
         self.changes = 0
         self.turns = RoundRobin(single, self._change)
@@ -27,7 +28,7 @@ class Table:
 
     def step(self) -> None:
         kind = self.chance.choice(["join", "leave", "take", "take", "release", "release", "doubt", "trust", "limit"])
-        if kind == "join" and len(self.members) < 6:
+        if kind == "join" and len(self.members) < self.most:
             self.join()
         elif self.members:
             getattr(self, f"do_{kind}", self.do_take)(self.chance.choice(self.members))
@@ -62,9 +63,8 @@ class Table:
             consumer.release(self.chance.choice(consumer.held()))
 
     def do_doubt(self, consumer: Consumer) -> None:
-        if self.chance.random() < 0.5:
-            self.turns.doubt(consumer)
-            assert consumer.is_silent
+        self.turns.doubt(consumer)
+        assert consumer.is_silent
 
     def do_trust(self, consumer: Consumer) -> None:
         self.turns.trust(consumer)
@@ -128,9 +128,14 @@ class Table:
 
     def compare_single(self) -> None:
         consumer, share = self.turns.next()
+        assert (self.turns.active is None) == (not self.members)
         if consumer is None:
+            assert share == 0
+            assert any([member.room <= 0 or member.holding for member in self.members]) or not self.members
             return
         assert consumer is self.turns.active
+        if not consumer.holding:
+            assert not [o for o in self.members if o.priority > consumer.priority and not o.is_silent]
         assert 0 < share <= consumer.room
         if consumer.is_silent:
             assert all([member.is_silent for member in self.members])
