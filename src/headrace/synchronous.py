@@ -11,12 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack, final
 
-from headrace.wire.properties import Properties
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.queue import Queue
 from headrace.embedded import DEFAULT_CREDIT, EmbeddedBroker, QueueArguments, Received, Transaction, open_broker
 from headrace.errors import Unavailable
+from headrace.wire.properties import Properties
 
 _NAME: Final = "embedded"
 _Result = TypeVar("_Result")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.core.queue.claims import merged
 from headrace.core.queue.definition import QueueDefinition, Retry
-from headrace.core.queue.group import ACK
+from headrace.core.queue.group import ACK, NACK
 from headrace.errors import AccessRefused, NotFound, Refused
 from tests.house import House
 from tests.unit.core.conftest import World
@@ -180,3 +180,27 @@ def test_ranges_are_the_offsets_they_stand_for(offsets: set[int]) -> None:
 
     assert [offset for start, stop in ranges for offset in range(start, stop)] == sorted(offsets)
     assert all(ranges[at][1] < ranges[at + 1][0] for at in range(len(ranges) - 1))
+
+
+def test_what_is_finished_while_it_waits_stays_finished_when_the_message_before_it_expires(house: House) -> None:
+    house.broker.declare(QueueDefinition("q"))
+    house.publish("q", "short", expires_us=house.clock.now_us() + 1_000_000)
+    house.publish("q", "finished", "last")
+    take(house, 3)
+    house.broker.claims.release("q", "", "job")
+    house.run()
+    finish(house, (1, 2))
+    house.clock.advance(2)
+
+    assert house.consume("q").texts() == ["last"]
+
+
+def test_a_message_that_is_finished_while_it_waits_for_its_retry_is_not_delayed_any_more(house: House) -> None:
+    open_queue(house, 2, retry=Retry(initial_backoff_ms=60_000))
+    house.settle(NACK, *house.consume("q").take())
+    group = house.broker.queue("q").groups["default"]
+    assert group.delayed == 2
+
+    finish(house, (0, 1))
+
+    assert (group.delayed, group.lag) == (1, 1)
