@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.errors import NotFound, Truncated, Unavailable
 from headrace.spark.client import Client
 from headrace.spark.options import ReadOptions
-from headrace.spark.place import Piece, Place, QueuePartition, check_loss, rows_per_piece
+from headrace.spark.place import Piece, Place, QueuePartition, check_loss, rows_per_piece, wanted_rows
 
 _LOOK_SECONDS: Final = 0.02
 """Shortest time between two questions to the broker; an idle Spark asks every 10 ms. Questions in between wait: an old
@@ -79,13 +79,13 @@ class BrokerPlace(Place):
 
     def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
         names = list(partition.schema.names)
-        wanted = list(dict.fromkeys(["offset", *names, *partition.filters.columns]))
+        wanted = list(dict.fromkeys(["offset", *names]))
         at = partition.start
         for _ in range(_BREAKS):
             try:
                 for batch in self._stream(partition, at, wanted):
                     following = batch.column("offset")[-1].as_py() + 1
-                    rows = partition.filters.rows(batch)
+                    rows = wanted_rows(batch, partition.only)
                     if rows.num_rows:
                         arrays = [rows.column(name) for name in names]
                         yield pa.RecordBatch.from_arrays(arrays, schema=partition.schema)

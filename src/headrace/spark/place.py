@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 
 from headrace.config.replication import MAIN
 from headrace.errors import NotFound, Refused, Truncated, Unavailable
-from headrace.spark.filters import Filters
 from headrace.spark.options import EARLIEST, Position, ReadOptions
 from headrace.storage.frame import FRAME, HEADERS
 
@@ -72,21 +71,22 @@ class QueuePartition(InputPartition):
     """A range of offsets of one queue, in whole blocks, that one task reads.
 
     `gone_is_loss` makes it an error when messages leave the queue before they are read: the query named their offsets.
-    Other queries read the messages that are left.
+    Other queries read the messages that are left. `only` are the ranges of offsets that the query wants, in order, each
+    with the offset behind its last; () for all.
     """
 
     queue: str
     start: int
     stop: int
     pieces: tuple[Piece, ...]
-    filters: Filters
     schema: pa.Schema
     gone_is_loss: bool
+    only: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
 class WorkPartition(InputPartition):
-    """Claimed messages that one task reads: runs of offsets, whose filters pass the claimed ones."""
+    """Claimed messages that one task reads: runs of offsets, with other messages between the claimed ones."""
 
     runs: tuple[QueuePartition, ...]
 
@@ -95,13 +95,11 @@ Range = tuple[str, list[Piece], bool]
 """A queue, its pieces to read, and whether it is an error when some of them are gone by then."""
 
 
-def make_partitions(
-    ranges: Sequence[Range], options: ReadOptions, filters: Filters, schema: pa.Schema
-) -> list[QueuePartition]:
+def make_partitions(ranges: Sequence[Range], options: ReadOptions, schema: pa.Schema) -> list[QueuePartition]:
     """Return partitions of whole blocks, within the size and the number of the options."""
     total = max(1, sum(piece.size_bytes for _, pieces, _ in ranges for piece in pieces))
     return [
-        QueuePartition(queue, group[0].start, group[-1].stop, group, filters, schema, is_loss)
+        QueuePartition(queue, group[0].start, group[-1].stop, group, schema, is_loss)
         for queue, pieces, is_loss in ranges
         for group in grouped(pieces, options.partition_bytes, _share(options.min_partitions, pieces, total))
     ]
@@ -115,6 +113,18 @@ def _share(least: int, pieces: Sequence[Piece], total_bytes: int) -> int:
 def rows_per_piece(rows: int, bytes_per_row: int, most_bytes: int, options: ReadOptions) -> int:
     """Return the size of pieces where a place has no blocks: within the bytes, and enough pieces for the options."""
     return max(1, min(most_bytes // bytes_per_row, -(-rows // options.min_partitions)))
+
+
+def wanted_rows(batch: pa.RecordBatch, only: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+    """Return the rows whose offsets are in these ranges; all rows if there are no ranges."""
+    if not only:
+        return batch
+    import numpy as np  # reads of whole ranges do without
+
+    offsets = batch.column("offset").to_numpy()
+    starts, stops = np.array(only).T
+    mask = pa.array(np.append(stops, -1)[np.searchsorted(starts, offsets, "right") - 1] > offsets)
+    return batch if mask.true_count == len(mask) else batch.filter(mask)
 
 
 def check_loss(is_loss: bool, queue: str, wanted: int, first: int) -> int:
@@ -275,9 +285,8 @@ class StoredPlace(Place):
         from headrace.storage.frame import Frame
 
         frame = Frame(partition.queue, list(partition.schema.names), read_properties)
-        stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
-        for found in self._batches(partition, stored):
-            rows = partition.filters.rows(found)
+        for found in self._batches(partition, frame.stored):
+            rows = wanted_rows(found, partition.only)
             if rows.num_rows:
                 yield pa.RecordBatch.from_arrays(frame.of(rows).columns, schema=partition.schema)
 

@@ -22,7 +22,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError, NotFound, Truncated
-from headrace.spark.filters import Filters
 from headrace.spark.options import ReadOptions
 from headrace.spark.place import (
     Place,
@@ -107,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_loss = self._options.fail_on_data_loss and queue in start
             begin = check_loss(is_loss, queue, begin, first)
             ranges.append((queue, place.pieces(queue, begin, stop, self._options.partition_bytes), is_loss))
-        return make_partitions(ranges, self._options, Filters(), self._schema)
+        return make_partitions(ranges, self._options, self._schema)
 
     def commit(self, end: Offsets) -> None:
         """Report a batch that is done. Spark calls this one batch late, so `latestOffset` reports too."""

@@ -1,7 +1,6 @@
 """A data directory as a DataFrame, by a real Spark session, while an engine has the directory open."""
 
 import pickle
-import re
 import subprocess
 import sys
 import zipfile
@@ -94,29 +93,6 @@ def test_several_queues_and_patterns_are_one_table(spark: SparkSession, director
     assert sorted((row.queue, row.offset) for row in rows) == [
         ("orders", 0), ("orders", 1), ("sensor-1", 0), ("sensor-1", 1), ("sensor-2", 0), ("sensor-2", 1),
     ]  # fmt: skip
-
-
-def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, directory: Directory) -> None:
-    for topic in ("orders/created", "orders/paid", "returns"):
-        directory.append("orders", 100, topic)
-    condition = (
-        "offset >= 50 and offset < 250 and topic like 'orders/%' and topic in ('orders/paid', 'returns') "
-        "and timestamp > timestamp'2026-01-01 00:02:00' and priority = 0"
-    )
-    plain = offsets(load(spark, directory).where(condition))
-
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        frame = load(spark, directory).where(condition)
-        plan = frame._jdf.queryExecution().executedPlan().toString()
-        pushed = offsets(frame)
-        other = load(spark, directory, "orders").where("queue = 'other'").count()
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-
-    assert plain == pushed == list(range(121, 200))
-    assert re.findall(r" Filter \((.*?)#", plan) == ["priority"], plan  # all else is done by the source
-    assert other == 0
 
 
 def test_only_the_columns_of_a_given_schema_are_read(spark: SparkSession, directory: Directory) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.clock import SystemClock
@@ -192,23 +192,6 @@ def test_where_reading_begins_and_ends_can_be_said(store: Store) -> None:
     assert offsets(store.reader(startingOffsets=noon, endingOffsets=35)) == list(range(30, 35))
     assert offsets(store.reader(startingOffsets="latest")) == []
     assert len(store.reader(minPartitions=4).partitions()) >= 4
-
-
-def test_filters_are_applied_where_the_messages_are_read(store: Store) -> None:
-    store.append("orders", 50, topic="orders/a")
-    store.append("orders", 50, topic="orders/b")
-    reader = store.reader()
-
-    left = reader.pushFilters(
-        [
-            EqualTo(("topic",), "orders/b"),
-            GreaterThanOrEqual(("offset",), 40),
-            LessThan(("timestamp",), datetime.fromtimestamp((START_US + 55 * SECOND) / 1e6, UTC)),
-        ]
-    )
-
-    assert list(left) == []
-    assert offsets(reader) == list(range(50, 55))
 
 
 def _append_both(messages: list[Message], commit: Commit) -> None:
