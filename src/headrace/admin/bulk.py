@@ -240,7 +240,13 @@ class _Writing:
         async with self._writers:  # no body is read while it waits, so the client stops sending
             body = await call.body(MAX_PART_BYTES)
             encode = self._arrow.part_writer(
-                host, name_of(call, "id"), name_of(call, "part"), kind, name, call.visitor.name, call.text("attempt")
+                host,
+                name_of(call, "id"),
+                name_of(call, "part"),
+                (kind, name),
+                call.visitor.name,
+                call.text("attempt"),
+                broker.codecs,
             )
             rows, size, topics = await asyncio.to_thread(encode, body)
         _check_topics(rights, kind, name, topics)

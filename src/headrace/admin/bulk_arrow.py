@@ -8,13 +8,13 @@ A part of copies has a row for each copy, with the columns `offset` and `queue`.
 import asyncio
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.admin.pages import BadRequest
 from headrace.admin.site import Site
 from headrace.core.broker import Broker
-from headrace.core.properties import plain_value
+from headrace.core.properties import Codecs, plain_value
 from headrace.core.publishing import TO_EXCHANGE, TO_TOPIC
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.topology import scoped
@@ -26,6 +26,7 @@ from headrace.storage.local.staging import EXPIRE_SECONDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.storage.local.arrow import AddToProperties
     from headrace.storage.local.block import Block
     from headrace.storage.local.staging import EncodedBlock, EncodedRows
 
@@ -143,16 +144,17 @@ class Copies:
 
 COLUMNS: Final = (
     "queue", "offset", "timestamp", "topic", "routing_key", "payload", "expires_at", "priority", "content_type",
-    "headers",
+    "headers", "encoding", "properties",
 )  # fmt: skip
+_ON_REQUEST: Final = ("headers", "encoding", "properties")
 PROTOCOL: Final = "bulk"
 BY_COLUMN: Final = "queues"
 """Kind of a part whose rows name their queues in a column."""
 
 
 def columns_named(text: str) -> list[str]:
-    """Return the columns of `columns=offset,payload`; by default all but the headers. Raises BadRequest."""
-    names = [name for name in text.split(",") if name] or [name for name in COLUMNS if name != "headers"]
+    """Return the columns of `columns=offset,payload`; by default those that cost little. Raises BadRequest."""
+    names = [name for name in text.split(",") if name] or [name for name in COLUMNS if name not in _ON_REQUEST]
     for name in names:
         if name not in COLUMNS:
             raise BadRequest(f"there is no column {name[:64]!r}; there are {', '.join(COLUMNS)}")
@@ -176,10 +178,11 @@ class ArrowCodec:
         return Stream(broker, queue, names)
 
     def part_writer(
-        self, host: str, transaction: str, part: str, kind: str, name: str, user: str, attempt: str
+        self, host: str, transaction: str, part: str, target: tuple[str, str], user: str, attempt: str, codecs: Codecs
     ) -> Callable[[bytes], tuple[int, int, list[str]]]:
         """Make a function that stages a body as a part and returns its rows, bytes and topics."""
         _need_arrow()
+        kind, name = target
         area, now_us = self._site.staging, self._site.clock.now_us()
 
         def write(body: bytes) -> tuple[int, int, list[str]]:
@@ -196,7 +199,7 @@ class ArrowCodec:
                 rows, names, beside = _by_queue(rows, name)
                 kept["names"] = json.dumps(names)
             default, exchange = ("", name) if kind == TO_EXCHANGE else (name, "")
-            origin = Origin(default, exchange, f"{PROTOCOL}:{user}", PROTOCOL, now_us)
+            origin = Origin(default, exchange, f"{PROTOCOL}:{user}", PROTOCOL, now_us, _adder(codecs))
             blocks = list(encode_table(rows, origin))
             size = area.put(scoped(host, transaction), part, kept, blocks, beside, attempt)
             topics: set[str] = set()
@@ -223,6 +226,20 @@ class ArrowCodec:
     def forget(self, host: str, transaction: str, attempt: str) -> None:
         """Forget the parts of a transaction, and refuse later parts of this attempt."""
         self._site.staging.remove(scoped(host, transaction), attempt)
+
+
+def _adder(codecs: Codecs) -> "AddToProperties":
+    """Return a function that checks properties and adds a content type and headers to them."""
+
+    def add(encoding: int, raw: bytes, content_type: str | None, headers: Mapping[str, str]) -> bytes:
+        properties = codecs.decode(Message(Source("", encoding=encoding), b"", 0, raw))
+        if content_type is None and not headers:
+            return raw
+        properties.content_type = properties.content_type if content_type is None else content_type
+        properties.headers.update(headers)
+        return codecs.encode(encoding, properties)
+
+    return add
 
 
 @final

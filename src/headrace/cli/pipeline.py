@@ -217,6 +217,7 @@ def replay(
     ending: Annotated[str, typer.Option(help="The end: latest, an offset or a time.")] = "latest",
     filter: Annotated[str, typer.Option(help="A filter expression: only messages that match it.")] = "",  # noqa: A002
     rate: Annotated[int, typer.Option(min=0, help="The most messages a second; 0 for no limit.")] = 0,
+    mark: Annotated[bool, typer.Option("--mark", help="Add headers with the original queue, offset and time.")] = False,
     name: Name = "replay",
     state: State = "",
     url: Url = DEFAULT_URL,
@@ -232,7 +233,7 @@ def replay(
 
         place = _state_directory(state, name)
         settings = ReplaySettings(
-            name, _endpoint(url, vhost), source, to, place, archive, starting, ending, filter, rate
+            name, _endpoint(url, vhost), source, to, place, archive, starting, ending, filter, rate, mark
         )
         run_replay(spark, settings, tell)
 

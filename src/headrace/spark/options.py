@@ -19,6 +19,7 @@ LATEST: Final = "latest"
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
 DEFAULT_LEASE_SECONDS: Final = 60
+RAW_PROPERTIES: Final = "raw"
 LOG_MODE: Final = "log"
 WORK_MODE: Final = "work"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -109,6 +110,7 @@ _READ: Final[_Options] = {
     "startingOffsets": (_PositionKind(), Position(word=EARLIEST)),
     "endingOffsets": (_PositionKind(), Position(word=LATEST)),
     "includeHeaders": (_FLAG, False),
+    "includeProperties": (Choice("false", RAW_PROPERTIES, expected=f"may be false or {RAW_PROPERTIES}"), "false"),
     "minPartitions": (_COUNT, 1),
     "maxBytesPerPartition": (_SizeKind(), DEFAULT_PARTITION_BYTES),
     "maxOffsetsPerTrigger": (_COUNT, 0),
@@ -127,7 +129,6 @@ _WRITE: Final[_Options] = {
     "exchange": (_TEXT, None),
     "topic": (_TEXT, None),
     "transactionId": (_TEXT, ""),
-    "replaceBefore": (Number(0, _MAX, "must be an offset such as 4200"), -1),
 }
 
 
@@ -145,6 +146,8 @@ class ReadOptions:
     starting: Position
     ending: Position
     include_headers: bool
+    include_raw: bool
+    """Whether rows have the stored properties."""
     min_partitions: int
     partition_bytes: int
     trigger_offsets: int
@@ -169,8 +172,6 @@ class WriteOptions:
     exchange: str | None
     topic: str | None
     transaction_id: str
-    replace_before: int = -1
-    """The write replaces the messages of the queue below this offset; -1 for none."""
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -203,6 +204,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         values["startingOffsets"],
         values["endingOffsets"],
         values["includeHeaders"],
+        values["includeProperties"] == RAW_PROPERTIES,
         values["minPartitions"],
         values["maxBytesPerPartition"],
         values["maxOffsetsPerTrigger"],
@@ -231,10 +233,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             'say where to write, once: a queue with .save("orders") or .start("orders"), '
             'or option("exchange", ...), or option("topic", ...)'
         )
-    before = values["replaceBefore"]
-    if before >= 0 and queue is None:
-        raise Refused("option replaceBefore is for one stream: name it with .save(...)")
-    return WriteOptions(server, queue, exchange, topic, values["transactionId"], before)
+    return WriteOptions(server, queue, exchange, topic, values["transactionId"])
 
 
 def _read(given: Mapping[str, str], options: _Options) -> dict[str, Any]:

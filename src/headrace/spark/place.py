@@ -27,10 +27,14 @@ _HOST_SEPARATOR: Final = "\0"
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-def read_schema(include_headers: bool) -> StructType:
-    """Return all columns of a queue; headers are optional, because they cost the most."""
-    names = [name for name in FRAME.names if include_headers or name != HEADERS]
-    return schema_of(names)
+RAW: Final = ("encoding", "properties")
+"""Columns with the properties as they are stored."""
+
+
+def read_schema(include_headers: bool, include_raw: bool = False) -> StructType:
+    """Return the columns of a queue; headers are optional, because they cost the most, and so are raw properties."""
+    left_out = {*(() if include_headers else (HEADERS,)), *(() if include_raw else RAW)}
+    return schema_of([name for name in FRAME.names if name not in left_out])
 
 
 def schema_of(names: Sequence[str]) -> StructType:

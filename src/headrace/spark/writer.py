@@ -19,9 +19,11 @@ from headrace.spark.client import Client
 from headrace.spark.options import Server, WriteOptions
 
 PART_BYTES: Final = 8 << 20
+PART_ROWS: Final = 1 << 20
 _ABORT_PATIENCE_SECONDS: Final = 5.0
 COLUMNS: Final = (
-    "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "deliver_at",
+    "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "deliver_at", "encoding",
+    "properties",
 )  # fmt: skip
 
 
@@ -103,6 +105,8 @@ def _write(
     options: WriteOptions, transaction: str, label: str, batches: Iterator[pa.RecordBatch], attempt: str = ""
 ) -> Staged:
     """Stage the rows of a task in parts of moderate size. Raises Refused when the attempt is over."""
+    from headrace.storage.local.arrow import cut_batch  # the driver does without
+
     # The name is unique: no other attempt and no abandoned executor writes under it.
     name = f"{label}-{uuid.uuid4().hex}"
     parts: list[str] = []
@@ -111,7 +115,7 @@ def _write(
     size = 0
     with Transaction(options.server, transaction, attempt) as opened:
         for batch in batches:
-            for piece in _cut(batch):
+            for piece in cut_batch(batch, PART_BYTES, PART_ROWS):
                 if waiting and size + piece.nbytes > PART_BYTES:
                     parts.append(opened.stage(f"{name}-{len(parts)}", _target(options), waiting))
                     waiting, size = [], 0
@@ -121,15 +125,6 @@ def _write(
         if waiting:
             parts.append(opened.stage(f"{name}-{len(parts)}", _target(options), waiting))
     return Staged(transaction, tuple(parts), rows)
-
-
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in pieces that fit into a part; a single row stays whole."""
-    if batch.num_rows:
-        per_row = max(1, batch.nbytes // batch.num_rows)
-        count = max(1, PART_BYTES // per_row)
-        for at in range(0, batch.num_rows, count):
-            yield batch.slice(at, count)
 
 
 def _target(options: WriteOptions) -> dict[str, str]:
@@ -144,12 +139,9 @@ def _commit(options: WriteOptions, messages: Sequence[Staged], sequence: int | N
     by_transaction: dict[str, list[str]] = {}
     for message in messages:
         by_transaction.setdefault(message.transaction, []).extend(message.parts)
-    more: dict[str, object] = {}
-    if options.replace_before >= 0:
-        more["replace"] = {"queue": options.queue, "before": options.replace_before}
     for transaction, parts in by_transaction.items():
         with Transaction(options.server, transaction, attempt) as opened:
-            opened.commit(parts, sequence, **more)
+            opened.commit(parts, sequence)
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
@@ -185,8 +177,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema)
-        if options.replace_before >= 0:
-            raise Refused("option replaceBefore is for a batch: a stream would replace again and again")
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -28,9 +28,13 @@ FRAME: Final = pa.schema(
         pa.field("priority", pa.int32(), nullable=False),
         pa.field("content_type", pa.string()),
         pa.field(HEADERS, pa.map_(pa.string(), pa.string())),
+        pa.field("encoding", pa.int32(), nullable=False),
+        pa.field("properties", pa.binary(), nullable=False),
     ]
 )
-"""One row per message. The topic is the topic or AMQP routing key that the message was published to."""
+"""One row per message. The topic is the topic or AMQP routing key that the message was published to.
+
+`properties` are the bytes of the publisher's protocol, in that `encoding`."""
 
 _STORED: Final = {
     "queue": (),
@@ -43,6 +47,8 @@ _STORED: Final = {
     "priority": ("priority",),
     "content_type": ("encoding", "properties"),
     HEADERS: ("encoding", "properties"),
+    "encoding": ("encoding",),
+    "properties": ("properties",),
 }
 _MAX_MEMORY: Final = 10_000
 
@@ -73,7 +79,7 @@ class Frame:
                 continue
             if name == "queue":
                 columns[name] = pa.repeat(pa.scalar(self._queue, pa.string()), batch.num_rows)
-            elif name == "priority":
+            elif name in ("priority", "encoding"):
                 columns[name] = batch.column(name).cast(pa.int32())
             else:
                 columns[name] = batch.column("topic" if name == "routing_key" else name)

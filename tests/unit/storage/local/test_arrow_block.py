@@ -1,6 +1,7 @@
 """Rows of Arrow become the messages that they say, and what is no message is refused with its place."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -10,10 +11,19 @@ from hypothesis import strategies as st
 
 from headrace.errors import Refused
 from headrace.model import Message
-from headrace.storage.local.arrow import BLOCK_BYTES, Origin, encode_table
+from headrace.storage.local.arrow import BLOCK_BYTES, Origin, cut_batch, encode_table
 
 NOW_US = 1_767_225_600_000_000
-ORIGIN = Origin("orders", "", "bulk:ann", "bulk", NOW_US)
+
+
+def add_to(encoding: int, raw: bytes, content_type: str | None, headers: Mapping[str, str]) -> bytes:
+    """As a codec would: refuse an encoding, and note what is added."""
+    if encoding == 9:
+        raise Refused("no protocol here reads properties of encoding 9")
+    return raw + json.dumps([content_type, headers]).encode() if content_type or headers else raw
+
+
+ORIGIN = Origin("orders", "", "bulk:ann", "bulk", NOW_US, add_to)
 
 
 def messages(table: pa.Table, origin: Origin = ORIGIN) -> list[Message]:
@@ -106,6 +116,45 @@ def _reference(kind: str | None, headers: list[tuple[str, str | None]] | None) -
     return json.dumps(said, separators=(",", ":")).encode() if said else b""
 
 
+def test_properties_of_any_encoding_stay_as_they_are_and_what_is_said_beside_them_is_added() -> None:
+    table = pa.table(
+        {
+            "payload": ["a", "b", "c", "d"],
+            "topic": ["x", "y", "x", "x"],
+            "encoding": pa.array([1, 3, None, 1], pa.int32()),
+            "properties": pa.array([b"\0\1", b"\2", None, b"\0\1"], pa.binary()),
+            "content_type": [None, None, "text/plain", "text/html"],
+            "headers": pa.array([None, None, None, [("k", "v")]], pa.map_(pa.string(), pa.string())),
+        }
+    )
+
+    found = messages(table)
+
+    assert [(message.source.topic, message.source.encoding, message.properties) for message in found] == [
+        ("x", 1, b"\0\1"),
+        ("y", 3, b"\2"),
+        ("x", 0, b'{"content_type":"text/plain"}'),
+        ("x", 1, b'\0\1["text/html", {"k": "v"}]'),
+    ]
+
+
+@given(
+    st.lists(st.integers(0, 3000), min_size=1, max_size=60),
+    st.integers(1, 5000),
+    st.integers(1, 20),
+    st.integers(0, 5),
+)
+def test_batches_are_cut_by_the_real_sizes_of_their_rows(sizes: list[int], most: int, rows: int, cut: int) -> None:
+    batch = pa.RecordBatch.from_pydict({"payload": [b"x" * size for size in sizes]}).slice(min(cut, len(sizes) - 1))
+
+    pieces = list(cut_batch(batch, most, rows))
+
+    assert pa.Table.from_batches(pieces).equals(pa.Table.from_batches([batch]))
+    for piece in pieces:
+        payloads = sum(len(payload) for payload in piece.column(0).to_pylist())
+        assert piece.num_rows == 1 or (payloads <= most and piece.num_rows <= rows)
+
+
 def test_the_first_expiry_is_known() -> None:
     table = pa.table({"payload": ["a", "b"], "expires_in_ms": pa.array([None, 7], pa.int64())})
 
@@ -129,6 +178,9 @@ def test_the_first_expiry_is_known() -> None:
         ({"payload": ["a"], "expires_in_ms": [-1]}, "no time from now on"),
         ({"payload": ["a"], "deliver_at": [5]}, "'deliver_at' is int64; it must be a timestamp"),
         ({"payload": ["a"], "headers": ["x"]}, "it must be a map of text to text"),
+        ({"payload": ["a"], "properties": [b"x"]}, "both of the columns encoding and properties"),
+        ({"payload": ["a"], "properties": [b"x"], "encoding": [300]}, "'encoding' is not from 0 to 255"),
+        ({"payload": ["a"], "properties": [b"x"], "encoding": [9]}, "no protocol here reads properties of encoding 9"),
     ],
 )
 def test_what_is_no_message_is_refused(columns: dict[str, list[object]], said: str) -> None:
