@@ -2,6 +2,7 @@
 
 GET    /bulk/queues?name=orders                          queues with their first and next offset
 GET    /bulk/messages?queue=orders&from=0&to=1000        messages, as an Arrow stream
+GET    /bulk/extents?queue=orders&from=0&to=1000         how many bytes its messages have, part by part
 GET    /bulk/offset?queue=orders&timestamp=...           offset of the first message of a time
 PUT    /bulk/progress?queue=orders&group=g&offset=10     progress of a reader
 PUT    /bulk/transactions/{id}/parts/{part}?queue=orders messages to write, as an Arrow stream
@@ -47,6 +48,11 @@ MAX_PART_BYTES: Final = 32 << 20
 MAX_TRANSACTION_BYTES: Final = 256 << 20
 """Most payload bytes of one commit, which is one record in memory."""
 _READ_ROWS: Final = 16_384
+_NO_LIMIT: Final = (1 << 63) - 1
+_EXTENT_BYTES: Final = 1 << 20
+"""Neighbouring messages are one extent up to this size."""
+_MAX_EXTENTS: Final = 20_000
+_STEPS_AT_ONCE: Final = 100
 _WRITERS: Final = 4
 _QUEUES_AT_ONCE: Final = 32
 _OFFSET: Final = Number(0, (1 << 63) - 1, "it must be a whole number from 0 on")
@@ -78,6 +84,7 @@ def routes(pages: Pages) -> list[BaseRoute]:
     return [
         pages.route("/bulk/queues", reading.queues, tag=ANYBODY),
         pages.route("/bulk/messages", reading.messages, tag=ANYBODY),
+        pages.route("/bulk/extents", reading.extents, tag=ANYBODY),
         pages.route("/bulk/offset", reading.offset, tag=ANYBODY),
         pages.route("/bulk/progress", reading.progress, "PUT", ANYBODY),
         pages.route("/bulk/transactions/{id}/parts/{part}", writing.put_part, "PUT", ANYBODY),
@@ -148,15 +155,31 @@ class _Reading:
         """Send messages from `from` up to but not including `to`, in stored blocks."""
         broker, rights, host = place_of(call)
         queue = queue_of(call, broker, rights)
-        first, following = queue.first_offset, queue.safe_offset
-        start = number_of(call, "from", first)
-        stop = min(number_of(call, "to", following), following)
-        if start < first and start < stop:
-            raise Truncated(f"offset {start} of queue {queue.name!r} is gone: it begins at {first}")
+        start, stop = _range_of(call, queue)
         names = columns_named(call.request.query_params.get("columns", ""))
         batches = self._arrow.stream(broker, queue.name, names)
         is_open = "from" not in call.request.query_params
         return _Rows(_body(queue, batches, start, stop, is_open), media_type=ARROW, headers={"x-queue-host": host})
+
+    async def extents(self, call: Call) -> Response:
+        """Show neighbouring messages with their bytes, until `bytes` are reached; there may be more."""
+        broker, rights, _ = place_of(call)
+        queue = queue_of(call, broker, rights)
+        start, stop = _range_of(call, queue)
+        enough = number_of(call, "bytes", _NO_LIMIT)
+        found: list[list[int]] = []
+        size = 0
+        for step, (at, until, extent_bytes) in enumerate(queue.log.extents(start, stop), 1):
+            if found and found[-1][2] + extent_bytes <= _EXTENT_BYTES:
+                found[-1][1:] = [until, found[-1][2] + extent_bytes]
+            else:
+                found.append([at, until, extent_bytes])
+            size += extent_bytes
+            if size > enough or len(found) == _MAX_EXTENTS:
+                break
+            if step % _STEPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return JSONResponse({"extents": found})
 
     async def offset(self, call: Call) -> Response:
         """Show the first offset at or after a time in microseconds; the next offset if there is none."""
@@ -174,6 +197,24 @@ class _Reading:
         broker.groups.report(queue.name, group, number_of(call, "offset", -1))
         await call.stored(broker)
         return JSONResponse({"status": "ok"})
+
+
+def _range_of(call: Call, queue: Queue) -> tuple[int, int]:
+    """Return the offsets `from` and `to` of a call, within the queue. Raises Truncated when they are gone."""
+    first, following = queue.first_offset, queue.safe_offset
+    start = number_of(call, "from", first)
+    stop = min(number_of(call, "to", following), following)
+    if start < first and start < stop:
+        raise Truncated(f"offset {start} of queue {queue.name!r} is gone: it begins at {first}")
+    log = number_of(call, "log", _NO_LIMIT)
+    if log not in (_NO_LIMIT, _log_id(queue)):
+        raise Truncated(f"queue {queue.name!r} was deleted and declared again: its log {log} is gone")
+    return start, stop
+
+
+def _log_id(queue: Queue) -> int:
+    """Return the id of the queue's log; -1 before its first message."""
+    return queue.log.id if queue.log.next_offset else -1
 
 
 @final
@@ -216,6 +257,7 @@ def _bounds(queue: Queue) -> dict[str, object]:
         "first": queue.first_offset,
         "next": queue.safe_offset,
         "bytes": queue.log.size_bytes,
+        "log": _log_id(queue),
         "groups": {name: group.state.committed for name, group in queue.groups.items()},
     }
 

@@ -20,6 +20,7 @@ from headrace.errors import NotFound, Refused, Truncated, Unavailable
 from headrace.spark.options import EARLIEST, Position, ReadOptions
 from headrace.storage.frame import FRAME, HEADERS
 
+NO_LOG: Final = -1
 _HANDY_BYTES: Final = 1 << 20
 _HOST_SEPARATOR: Final = "\0"
 
@@ -43,18 +44,26 @@ def schema_of(names: Sequence[str]) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the columns of a query in Arrow's types. Raises Refused where a queue has other columns."""
+    """Return the columns of a query in Arrow's types, under the query's names, in any case as in Spark.
+
+    Raises Refused where a queue has other columns.
+    """
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:
-        if field.name not in FRAME.names:
+        if field.name.lower() not in FRAME.names:
             raise Refused(f"a queue has no column {field.name!r}; it has {', '.join(FRAME.names)}")
-        own = FRAME.field(field.name)
+        own = FRAME.field(field.name.lower())
         if field.type != own.type:
-            spark_type = from_arrow_schema(pa.schema([own]))[field.name].dataType.simpleString()
+            spark_type = from_arrow_schema(pa.schema([own]))[own.name].dataType.simpleString()
             raise Refused(f"column {field.name!r} of a queue is {spark_type}; the schema asks for {field.type}")
         if own.nullable and not field.nullable:
             raise Refused(f"column {field.name!r} of a queue may be null; the schema says that it is not")
     return wanted
+
+
+def columns_of(schema: pa.Schema) -> list[str]:
+    """Return the columns of a queue that a query asks for."""
+    return [name.lower() for name in schema.names]
 
 
 # -- partitions --------------------------------------------------------------------------------------------------------
@@ -76,7 +85,7 @@ class QueuePartition(InputPartition):
 
     `gone_is_loss` makes it an error when messages leave the queue before they are read: the query named their offsets.
     Other queries read the messages that are left. `only` are the ranges of offsets that the query wants, in order, each
-    with the offset behind its last; () for all.
+    with the offset behind its last; () for all. `log` is the id of the log that the offsets are of, -1 for any.
     """
 
     queue: str
@@ -86,6 +95,7 @@ class QueuePartition(InputPartition):
     schema: pa.Schema
     gone_is_loss: bool
     only: tuple[tuple[int, int], ...] = ()
+    log: int = NO_LOG
 
 
 @dataclass
@@ -95,16 +105,16 @@ class WorkPartition(InputPartition):
     runs: tuple[QueuePartition, ...]
 
 
-Range = tuple[str, list[Piece], bool]
-"""A queue, its pieces to read, and whether it is an error when some of them are gone by then."""
+Range = tuple[str, list[Piece], bool, int]
+"""A queue, its pieces to read, whether it is an error when some of them are gone by then, and the id of its log."""
 
 
 def make_partitions(ranges: Sequence[Range], options: ReadOptions, schema: pa.Schema) -> list[QueuePartition]:
     """Return partitions of whole blocks, within the size and the number of the options."""
-    total = max(1, sum(piece.size_bytes for _, pieces, _ in ranges for piece in pieces))
+    total = max(1, sum(piece.size_bytes for _, pieces, _, _ in ranges for piece in pieces))
     return [
-        QueuePartition(queue, group[0].start, group[-1].stop, group, schema, is_loss)
-        for queue, pieces, is_loss in ranges
+        QueuePartition(queue, group[0].start, group[-1].stop, group, schema, is_loss, log=log)
+        for queue, pieces, is_loss, log in ranges
         for group in grouped(pieces, options.partition_bytes, _share(options.min_partitions, pieces, total))
     ]
 
@@ -112,6 +122,18 @@ def make_partitions(ranges: Sequence[Range], options: ReadOptions, schema: pa.Sc
 def _share(least: int, pieces: Sequence[Piece], total_bytes: int) -> int:
     """Return a queue's share of the least number of partitions, by its size."""
     return -(-least * sum(piece.size_bytes for piece in pieces) // total_bytes)
+
+
+def split(pieces: Sequence[Piece], most_bytes: int, least: int) -> list[Piece]:
+    """Cut pieces without a proof into smaller ones of about equal size, so that there are at least so many."""
+    parts = -(-least // max(1, len(pieces)))
+    found: list[Piece] = []
+    for piece in pieces:
+        rows = max(1, -(-(piece.stop - piece.start) // max(parts, -(-piece.size_bytes // most_bytes))))
+        for start in range(piece.start, piece.stop, rows):
+            stop = min(piece.stop, start + rows)
+            found.append(Piece(start, stop, piece.size_bytes * (stop - start) // (piece.stop - piece.start)))
+    return found
 
 
 def rows_per_piece(rows: int, bytes_per_row: int, most_bytes: int, options: ReadOptions) -> int:
@@ -144,6 +166,15 @@ def check_loss(is_loss: bool, queue: str, wanted: int, first: int) -> int:
             f"Start anew from earliest, or set option failOnDataLoss=false to read on at {first}"
         )
     return first
+
+
+def check_deleted(options: ReadOptions, partition: QueuePartition, at: int) -> None:
+    """Accept that the queue of a partition was deleted while it was read, or raise Truncated."""
+    if options.fail_on_data_loss:
+        raise Truncated(
+            f"queue {partition.queue!r} was deleted while offsets {at} to {partition.stop} of it were read; "
+            f"option failOnDataLoss=false reads on without them"
+        )
 
 
 def grouped(pieces: Sequence[Piece], most_bytes: int, least_groups: int = 1) -> list[tuple[Piece, ...]]:
@@ -196,7 +227,7 @@ def within_bytes(pieces: Sequence[Piece], start: int, end: int, most_bytes: int)
             return reached
         size += piece.size_bytes
         reached = piece.stop
-    return max(reached, end) if not pieces else min(end, reached)
+    return min(end, reached) if pieces else end
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -211,19 +242,26 @@ class Place(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of all queues."""
+        """Return the names of all queues that the options may name."""
 
     @abstractmethod
     def bounds(self, queue: str) -> tuple[int, int]:
         """Return the first offset and the one behind the last. Raises NotFound."""
 
     @abstractmethod
+    def log_id(self, queue: str) -> int:
+        """Return the id of the queue's log, which no other log of its name had; NO_LOG before its first message."""
+
+    @abstractmethod
     def find(self, queue: str, timestamp_us: int) -> int:
         """Return the offset of the first message of at least this time, or the one behind the last."""
 
     @abstractmethod
-    def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
-        """Return the pieces of this range in order, each at most that large unless it is one block."""
+    def pieces(self, queue: str, start: int, stop: int, most_bytes: int, enough_bytes: int = 0) -> list[Piece]:
+        """Return the pieces of this range in order, each at most that large unless it is one block.
+
+        With `enough_bytes`, sizes are exact, and pieces beyond so many bytes may be left out.
+        """
 
     @abstractmethod
     def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
@@ -250,9 +288,13 @@ class Place(ABC):
             elif any(letter in pattern for letter in "*?["):
                 found.update(dict.fromkeys(name for name in names if fnmatchcase(name, pattern)))
             else:
-                known = ", ".join(sorted(names)[:10])
+                known = ", ".join(sorted(self.all_names())[:10])
                 raise NotFound(f"there is no queue {pattern!r} in {self}; there are: {known or 'none'}")
         return sorted(found)
+
+    def all_names(self) -> list[str]:
+        """Return the names of all queues, also of those that the options do not name."""
+        return self.names()
 
     def offset_at(self, queue: str, position: Position) -> int:
         """Return the offset of a position of the options in this queue."""
@@ -288,19 +330,11 @@ class StoredPlace(Place):
         from headrace.spark.properties import read_properties  # only tasks read
         from headrace.storage.frame import Frame
 
-        frame = Frame(partition.queue, list(partition.schema.names), read_properties)
+        frame = Frame(partition.queue, columns_of(partition.schema), read_properties)
         for found in self._batches(partition, frame.stored):
             rows = wanted_rows(found, partition.only)
             if rows.num_rows:
                 yield pa.RecordBatch.from_arrays(frame.of(rows).columns, schema=partition.schema)
-
-    def check_deleted(self, partition: QueuePartition, at: int) -> None:
-        """Accept that the queue of a partition was deleted while it was read, or raise Truncated."""
-        if self._options.fail_on_data_loss:
-            raise Truncated(
-                f"queue {partition.queue!r} was deleted while offsets {at} to {partition.stop} of it were read; "
-                f"option failOnDataLoss=false reads on without them"
-            )
 
 
 def open_place(options: ReadOptions) -> Place:

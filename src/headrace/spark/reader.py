@@ -31,7 +31,7 @@ class BatchReader(DataSourceReader):
             for queue in place.matching(self._options.queues):
                 start, stop = self._range(place, queue)
                 pieces = place.pieces(queue, start, stop, self._options.partition_bytes)
-                ranges.append((queue, pieces, is_loss))
+                ranges.append((queue, pieces, is_loss, place.log_id(queue)))
         finally:
             place.close()
         return make_partitions(ranges, self._options, self._schema)

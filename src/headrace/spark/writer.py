@@ -89,16 +89,19 @@ class Staged(WriterCommitMessage):
 def check_schema(schema: StructType) -> None:
     """Check that rows of this schema are messages. Raises Refused."""
     names = schema.fieldNames()
-    if "payload" not in names:
+    types = {field.name.lower(): field.dataType for field in schema.fields}  # in any case, as in Spark
+    if "payload" not in types:
         raise Refused(
             f"there is no column payload among {', '.join(names)}; make one, such as "
             f"selectExpr('to_json(struct(*)) AS payload')"
         )
-    if not isinstance(schema["payload"].dataType, BinaryType | StringType):
-        raise Refused(f"the column payload is {schema['payload'].dataType.simpleString()}; it must be binary or string")
+    if not isinstance(types["payload"], BinaryType | StringType):
+        raise Refused(f"the column payload is {types['payload'].simpleString()}; it must be binary or string")
     for name in names:
-        if name not in COLUMNS:
+        if name.lower() not in COLUMNS:
             raise Refused(f"a message has no column {name!r}; it may have {', '.join(COLUMNS)}. Select only those")
+    if len(types) < len(names):
+        raise Refused(f"a column is there twice among {', '.join(names)}")
 
 
 def _write(
@@ -114,7 +117,8 @@ def _write(
     waiting: list[pa.RecordBatch] = []
     size = 0
     with Transaction(options.server, transaction, attempt) as opened:
-        for batch in batches:
+        for found in batches:
+            batch = found.rename_columns([name.lower() for name in found.schema.names])
             for piece in cut_batch(batch, PART_BYTES, PART_ROWS):
                 if waiting and size + piece.nbytes > PART_BYTES:
                     parts.append(opened.stage(f"{name}-{len(parts)}", _target(options), waiting))

@@ -11,12 +11,14 @@ import httpx
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from headrace.errors import Truncated
 from headrace.spark import HeadraceDataSource
 from headrace.spark.client import Client
 from headrace.spark.options import read_options
 from headrace.spark.reader import BatchReader
+from headrace.spark.stream import StreamReader
 from tests.integration.spark.conftest import WAIT_SECONDS, Broker
 from tests.paho_helpers import Paho
 from tests.servers import drain
@@ -81,7 +83,7 @@ def test_ranges_patterns_and_filters_work_through_the_broker(spark: SparkSession
     ("url", "queue", "said"),
     [
         ("http://guest:wrong@127.0.0.1:{port}", "orders", "check options user and password"),
-        ("http://127.0.0.1:{port}", "nothing", "no queue 'nothing' in virtual host"),
+        ("http://127.0.0.1:{port}", "nothing", "no queue 'nothing' in virtual host '/' of .*; there are: orders"),
     ],
 )
 def test_what_the_broker_refuses_is_said(spark: SparkSession, broker: Broker, url: str, queue: str, said: str) -> None:
@@ -215,4 +217,49 @@ def test_messages_that_are_gone_fail_a_stream(spark: SparkSession, broker: Broke
     with pytest.raises(StreamingQueryException, match="of queue 'log' are gone"):
         run()
     offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
-    assert json.loads(offsets[0].read_text().splitlines()[-1]) == {"log": 5}
+    assert json.loads(offsets[0].read_text().splitlines()[-1])["log"]["next"] == 5
+
+
+def test_a_queue_that_was_deleted_and_declared_again_is_noticed(broker: Broker) -> None:
+    broker.publish("orders", 5)
+    strict, lossy = stream_reader(broker, failOnDataLoss="true"), stream_reader(broker, failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    (planned,) = strict.partitions(start, end)
+    channel = broker.declare()
+    channel.queue_delete("orders")
+    broker.publish("orders", 8)
+
+    with pytest.raises(Truncated, match="was read up to offset 5 and is another one now, up to 8"):
+        strict.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(Truncated, match="queue 'orders' was deleted while offsets 0 to 5 of it were read"):
+        list(strict.read(planned))
+    assert list(lossy.read(planned)) == []
+    following = lossy.latestOffset(end, ReadAllAvailable())
+    batches = [batch for each in lossy.partitions(end, following) for batch in lossy.read(each)]
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == list(range(8))
+    strict.stop()
+    lossy.stop()
+
+
+def test_bytes_of_a_trigger_are_counted_not_estimated(broker: Broker) -> None:
+    channel = broker.declare("orders")
+    broker.publish("orders", 2000)
+    for _ in range(12):
+        channel.basic_publish("", "orders", bytes(1 << 20))
+    reader = stream_reader(broker, maxBytesPerTrigger="4m", minPartitions="3")
+    start, sizes = reader.initialOffset(), []
+    while (end := reader.latestOffset(start, ReadMaxBytes(4 << 20))) != start:
+        batches = [batch for each in reader.partitions(start, end) for batch in reader.read(each)]
+        sizes.append(sum(batch.column("payload").nbytes for batch in batches))
+        start = end
+    reader.stop()
+
+    assert start["orders"]["next"] == 2012
+    assert max(sizes) < 4.2 * (1 << 20), sizes
+    assert len(sizes) < 8, sizes
+
+
+def stream_reader(broker: Broker, **options: str) -> StreamReader:
+    source = HeadraceDataSource({"url": broker.url, "path": "orders", **options})
+    return cast("StreamReader", source.streamReader(source.schema()))

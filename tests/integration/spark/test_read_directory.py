@@ -18,6 +18,7 @@ from headrace.errors import Truncated
 from headrace.model import Message, Source
 from headrace.spark import HeadraceDataSource
 from headrace.spark.pipelines.session import pack
+from headrace.storage.api import QUEUES
 from tests.integration.spark.conftest import START_US, Directory
 
 
@@ -237,6 +238,27 @@ def test_a_schema_that_a_queue_has_not_is_refused(spark: SparkSession, directory
         reader.schema("body STRING").load("orders").count()
     with pytest.raises(PySparkException, match="column 'payload' of a queue is binary"):
         reader.schema("payload STRING").load("orders").count()
+
+
+def test_a_queue_without_messages_is_empty(spark: SparkSession, directory: Directory) -> None:
+    directory.commit(lambda commit: commit.put(QUEUES, b"orders", b"{}"))
+    assert load(spark, directory).count() == 0
+    directory.reopen()
+
+    assert load(spark, directory).count() == 0
+    directory.commit(lambda commit: commit.delete(QUEUES, b"orders"))
+    with pytest.raises(PySparkException, match="there is no queue 'orders'"):
+        load(spark, directory).count()
+
+
+def test_names_of_columns_are_taken_in_any_case(spark: SparkSession, directory: Directory) -> None:
+    directory.append("orders", 2)
+    reader = spark.read.format("headrace").option("url", directory.url)
+
+    frame = reader.schema("OFFSET BIGINT, Topic STRING").load("orders")
+
+    assert frame.columns == ["OFFSET", "Topic"]
+    assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(n, "orders/created") for n in range(2)]
 
 
 def test_damage_is_said_with_its_file_and_place(spark: SparkSession, directory: Directory) -> None:

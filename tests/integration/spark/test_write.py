@@ -114,6 +114,15 @@ def test_what_cannot_be_written_is_refused(
         write(spark.sql(sql), broker, "orders", **options)
 
 
+def test_names_of_columns_are_taken_in_any_case(spark: SparkSession, broker: Broker) -> None:
+    broker.declare("orders")
+    frame = spark.range(2).selectExpr("string(id) AS PAYLOAD", "'x' AS Topic")
+
+    frame.write.format("headrace").option("url", broker.url).mode("append").save("orders")
+
+    assert sorted(broker.payloads("orders")) == ["0", "1"]
+
+
 def test_queues_are_never_overwritten(spark: SparkSession, broker: Broker) -> None:
     frame = spark.sql("SELECT 'a' AS payload")
 
