@@ -215,6 +215,33 @@ class ArrowCodec:
         names: list[str] = json.loads(target.get("names", "[]"))
         return Part(target["kind"], target["name"], blocks, names, beside)
 
+    def plan(self, host: str, transaction: str, parts: Sequence[str], most_bytes: int) -> "list[Sequence[str]]":
+        """Return the parts in portions that are stored one after the other; one portion for those that must be.
+
+        Raises NotFound.
+        """
+        area, key = self._site.staging, scoped(host, transaction)
+        portions: list[Sequence[str]] = [[]]
+        size = 0
+        for part in parts:
+            target, part_bytes = area.outline(key, part)
+            if target["kind"] == COPY or not area.is_lasting:
+                return [list(parts)]
+            if portions[-1] and size + part_bytes > most_bytes:
+                portions.append([])
+                size = 0
+            portions[-1] = [*portions[-1], part]
+            size += part_bytes
+        return portions
+
+    def begin(self, host: str, transaction: str, sequence: int, parts: Sequence[str]) -> None:
+        """Make the parts durable, to be stored one after the other. Raises Unavailable."""
+        self._site.staging.begin(scoped(host, transaction), sequence, parts)
+
+    def begun(self, host: str, transaction: str, sequence: int) -> list[str]:
+        """Return the parts that `begin` was given. Raises NotFound."""
+        return self._site.staging.begun(scoped(host, transaction), sequence)
+
     def merge(self, parts: "Sequence[Part]") -> "list[tuple[str, EncodedRows]]":
         """Return the rows of each queue of parts whose rows name queues. Raises Refused if they are too many."""
         from headrace.storage.local.arrow import merge_by_log

@@ -20,6 +20,7 @@ from headrace.spark.options import Server, WriteOptions
 
 PART_BYTES: Final = 8 << 20
 PART_ROWS: Final = 1 << 20
+_NOT_DONE: Final = "committing"
 _ABORT_PATIENCE_SECONDS: Final = 5.0
 COLUMNS: Final = (
     "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "deliver_at", "encoding",
@@ -61,7 +62,8 @@ class Transaction:
         body = {"parts": parts, "attempt": self._attempt, **more}
         if sequence is not None:
             body["sequence"] = sequence
-        self._client.json("POST", f"{self._path}/commit", {}, body)
+        while self._client.json("POST", f"{self._path}/commit", {}, body).get("status") == _NOT_DONE:
+            continue  # the broker answers after a while
 
     def discard(self) -> None:
         """Drop the staged parts of this attempt."""
