@@ -36,19 +36,19 @@ class BrokerPlace(Place):
 
     def __init__(self, options: ReadOptions) -> None:
         assert options.server is not None
-        self._options = options
+        self.options = options
         self._client = Client(options.server)
         self._queues: dict[str, tuple[int, int, int]] = {}
         """The first offset, the one behind the last, and the id of the log."""
         self._looked = -1.0
 
     def __str__(self) -> str:
-        return f"virtual host {self._options.vhost!r} of {self._client}"
+        return f"virtual host {self.options.vhost!r} of {self._client}"
 
     def refresh(self) -> None:
         if self._looked >= 0:
             time.sleep(max(0.0, self._looked + _LOOK_SECONDS - time.monotonic()))
-        query = [("name", name) for name in self._options.queues]
+        query = [("name", name) for name in self.options.queues]
         found = self._client.json("GET", "/bulk/queues", query)["queues"]
         if not isinstance(found, dict):
             raise Unavailable(f"{self} does not say which queues it has: is it a Headrace broker?")
@@ -95,14 +95,14 @@ class BrokerPlace(Place):
             if not answer:
                 break
             start, left = found[-1].stop, left - sum(each[2] for each in answer)
-        return split(found, most_bytes, self._options.min_partitions)
+        return split(found, most_bytes, self.options.min_partitions)
 
     def close(self) -> None:
         self._client.close()
 
     def report(self, positions: dict[str, int]) -> None:
         for queue, offset in positions.items():
-            query: dict[str, str | int] = {"queue": queue, "group": self._options.consumer_group, "offset": offset}
+            query: dict[str, str | int] = {"queue": queue, "group": self.options.consumer_group, "offset": offset}
             self._client.json("PUT", "/bulk/progress", query)
 
     def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
@@ -125,7 +125,7 @@ class BrokerPlace(Place):
             except Truncated:
                 self._looked = -1.0
                 if partition.log != NO_LOG and self.log_id(partition.queue) != partition.log:
-                    check_deleted(self._options, partition, at)
+                    check_deleted(self.options, partition, at)
                     return
                 at = check_loss(partition.gone_is_loss, partition.queue, at, self.bounds(partition.queue)[0])
         raise Unavailable(f"queue {partition.queue!r} of {self} could not be read from offset {at} on; try again")
@@ -145,5 +145,5 @@ class BrokerPlace(Place):
             response.read()  # to the end, so that the connection can be used again
 
     def _user(self) -> str:
-        assert self._options.server is not None
-        return f"user {self._options.server.user!r}"
+        assert self.options.server is not None
+        return f"user {self.options.server.user!r}"

@@ -24,7 +24,7 @@ class Directory(StoredPlace):
         self._follower: Follower | None = None
 
     def __str__(self) -> str:
-        return f"the data directory {self._options.directory}"
+        return f"the data directory {self.options.directory}"
 
     def refresh(self) -> None:
         self._opened().refresh()
@@ -55,7 +55,7 @@ class Directory(StoredPlace):
     def _opened(self) -> Follower:
         """Return the view of the directory. A task opens it only when messages have moved since the plan."""
         if self._follower is None:
-            self._follower = Follower(Path(self._options.directory))
+            self._follower = Follower(Path(self.options.directory))
         return self._follower
 
     def _batches(self, partition: QueuePartition, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -90,7 +90,7 @@ class Directory(StoredPlace):
             first, following, again = 0, 0, []
         known = {piece.proof[0] for piece in (*pieces, *again)}
         if len(known) > 1 or following < partition.stop:
-            check_deleted(self._options, partition, at)
+            check_deleted(self.options, partition, at)
             return partition.stop, []
         at = check_loss(partition.gone_is_loss, queue, at, first)
         return at, [piece for piece in again if piece.stop > at]

@@ -3,6 +3,7 @@
 The places themselves are in directory.py, store.py and broker.py.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -233,8 +234,19 @@ def within_bytes(pieces: Sequence[Piece], start: int, end: int, most_bytes: int)
 # -- places ------------------------------------------------------------------------------------------------------------
 
 
+def check_named(positions: Position, option: str, queues: Sequence[str]) -> None:
+    """Check that an option has positions of queues that are read, and of no others. Raises NotFound."""
+    for name, _ in positions.queues:
+        if name not in queues:
+            raise NotFound(
+                f"option {option} has queue {name!r}, which is not read: {', '.join(queues[:10]) or 'none is'}"
+            )
+
+
 class Place(ABC):
     """A data directory, a store, or a broker whose queues are read."""
+
+    options: ReadOptions
 
     @abstractmethod
     def refresh(self) -> None:
@@ -278,11 +290,13 @@ class Place(ABC):
         """Report the position of the options' consumer group to the broker. Raises Unavailable where there is none."""
         raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
 
-    def matching(self, patterns: tuple[str, ...]) -> list[str]:
-        """Return the queues of these names and patterns. Raises NotFound for a name without a queue."""
+    def matching(self) -> list[str]:
+        """Return the queues of the options' names and patterns. Raises NotFound for a name without a queue."""
         names = self.names()
         found: dict[str, None] = {}
-        for pattern in patterns:
+        if self.options.pattern:
+            return sorted([name for name in names if re.fullmatch(self.options.pattern, name)])
+        for pattern in self.options.queues:
             if pattern in names:
                 found[pattern] = None
             elif any(letter in pattern for letter in "*?["):
@@ -296,9 +310,10 @@ class Place(ABC):
         """Return the names of all queues, also of those that the options do not name."""
         return self.names()
 
-    def offset_at(self, queue: str, position: Position) -> int:
+    def offset_at(self, queue: str, positions: Position) -> int:
         """Return the offset of a position of the options in this queue."""
         first, following = self.bounds(queue)
+        position = positions.of(queue)
         if position.offset >= 0:
             return position.offset
         if position.word:
@@ -310,7 +325,7 @@ class StoredPlace(Place):
     """A place that tasks read without a broker. The name of a log begins with its virtual host, unless that is `/`."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        self.options = options
         self._prefix = "" if options.vhost == "/" else options.vhost + _HOST_SEPARATOR
 
     @abstractmethod

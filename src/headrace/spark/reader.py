@@ -8,7 +8,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headrace.spark.options import ReadOptions
-from headrace.spark.place import Place, Range, arrow_schema, check_loss, make_partitions, open_place, read_partition
+from headrace.spark.place import (
+    Place,
+    Range,
+    arrow_schema,
+    check_loss,
+    check_named,
+    make_partitions,
+    open_place,
+    read_partition,
+)
 
 
 @final
@@ -26,9 +35,13 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         place = open_place(self._options)
         ranges: list[Range] = []
-        is_loss = self._options.fail_on_data_loss and self._options.starting.offset >= 0
+        options = self._options
         try:
-            for queue in place.matching(self._options.queues):
+            queues = place.matching()
+            check_named(options.starting, "startingOffsets", queues)
+            check_named(options.ending, "endingOffsets", queues)
+            for queue in queues:
+                is_loss = options.fail_on_data_loss and options.starting.of(queue).offset >= 0
                 start, stop = self._range(place, queue)
                 pieces = place.pieces(queue, start, stop, self._options.partition_bytes)
                 ranges.append((queue, pieces, is_loss, place.log_id(queue)))
@@ -43,7 +56,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         first, following = place.bounds(queue)
         start = place.offset_at(queue, options.starting)
-        if options.starting.offset >= 0:
+        if options.starting.of(queue).offset >= 0:
             start = check_loss(options.fail_on_data_loss, queue, start, first)
         start = max(start, first)
         return start, max(start, min(place.offset_at(queue, options.ending), following))

@@ -82,7 +82,7 @@ class Store(StoredPlace):
         if enough_bytes:
             return self._sized(log_id, start, stop, enough_bytes)
         per_message = max(1, state.size_bytes // max(1, state.next_offset - state.first_offset))
-        rows = rows_per_piece(stop - start, per_message, most_bytes, self._options)
+        rows = rows_per_piece(stop - start, per_message, most_bytes, self.options)
         kept = self._kept(log_id, self._prefix + queue)
         found: list[Piece] = []
         while start < stop:
@@ -177,6 +177,6 @@ class Store(StoredPlace):
         """Return the offset to read on at in the current view. Raises Truncated."""
         found = view.logs().get(self._prefix + partition.queue)
         if found is None or found[0] != log_id:
-            check_deleted(self._options, partition, at)
+            check_deleted(self.options, partition, at)
             return partition.stop
         return check_loss(partition.gone_is_loss, partition.queue, at, found[1].first_offset)

@@ -7,6 +7,8 @@ trigger takes less than there is: streams with such limits are read by tasks alo
 """
 
 import json
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, final
 
@@ -31,6 +33,7 @@ from headrace.spark.place import (
     Range,
     arrow_schema,
     check_loss,
+    check_named,
     make_partitions,
     open_place,
     read_partition,
@@ -85,6 +88,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._place: Place | None = None
         self._target: dict[str, Reached] | None = None
         self._reported: dict[str, Reached] = {}
+        self._planned: dict[str, Reached] = {}
+        """The end of the last batch that was planned."""
+        self._batched_s = -math.inf
+        """When the last batch was planned."""
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state for executors: no open place, no progress."""
@@ -94,7 +101,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         place = self._opened()
-        return to_offsets({queue: self._start_of(place, queue) for queue in place.matching(self._options.queues)})
+        queues = place.matching()
+        check_named(self._options.starting, "startingOffsets", queues)
+        return to_offsets({queue: self._start_of(place, queue) for queue in queues})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.trigger_offsets:
@@ -107,7 +116,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends(self._opened())
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        return to_offsets(self._ends(self._opened(), is_new=False))
+        """Return the ends of the queues for the progress of the query, with the messages behind the last batch."""
+        found = to_offsets(self._ends(self._opened(), is_new=False))
+        for queue, end in found.items():
+            reached = self._planned.get(queue)
+            if reached is not None and reached.is_of(Reached(end["next"], end["log"])):
+                end["lag"] = max(0, end["next"] - reached.next)
+        return found
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> Offsets:  # noqa: N802
         """Return the end of the next batch. Batches up to `start` are done."""
@@ -117,13 +132,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = dict(self._target if self._target is not None else self._ends(place))
         for queue, reached in done.items():
             ends[queue] = self._checked(queue, reached, ends.get(queue))
+        starts = {
+            queue: done[queue].next if queue in done and done[queue].is_of(end) else place.bounds(queue)[0]
+            for queue, end in ends.items()
+        }
+        if self._waits(sum(end.next - starts[queue] for queue, end in ends.items())):
+            return to_offsets(done)
         if not isinstance(limit, ReadAllAvailable):
-            starts = {
-                queue: done[queue].next if queue in done and done[queue].is_of(end) else place.bounds(queue)[0]
-                for queue, end in ends.items()
-            }
             stops = self._limited(place, starts, {queue: end.next for queue, end in ends.items()})
             ends = {queue: Reached(stops[queue], end.log) for queue, end in ends.items()}
+        self._planned = ends
         return to_offsets(ends)
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
@@ -169,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_new:
             place.refresh()
         try:
-            queues = place.matching(self._options.queues)
+            queues = place.matching()
         except NotFound:  # one was deleted; `_checked` decides whether that matters
             known = set(place.names())
             queues = [queue for queue in self._options.queues if queue in known]
@@ -221,6 +239,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pieces = place.pieces(queue, starts[queue], ends[queue], share, share)
                 ends = {**ends, queue: within_bytes(pieces, starts[queue], ends[queue], share)}
         return ends
+
+    def _waits(self, messages: int) -> bool:
+        """Return whether the next batch waits for more messages; an available-now run does not wait."""
+        if not self._options.least_offsets or self._target is not None:
+            return False
+        now_s = time.monotonic()
+        is_due = now_s - self._batched_s >= self._options.delay_ms / 1000
+        if messages >= self._options.least_offsets or (messages and is_due):
+            self._batched_s = now_s
+            return False
+        return True
 
     def _report(self, place: Place, done: dict[str, Reached]) -> None:
         if self._options.consumer_group and done != self._reported:

@@ -317,7 +317,7 @@ class _Driver:
     def queues(self) -> list[str]:
         """Return the queues to claim from. Raises NotFound."""
         self._place.refresh()
-        return self._place.matching(self._options.queues)
+        return self._place.matching()
 
     def stop_at_present(self) -> None:
         """Claim no message that is published from now on."""
@@ -414,7 +414,7 @@ class Work:
     def _take(self) -> Claim:
         place = open_place(self._options)
         try:
-            queues = dict.fromkeys(place.matching(self._options.queues))
+            queues = dict.fromkeys(place.matching())
         finally:
             place.close()
         return self._claims.take_all(_nothing(), queues, self._most)

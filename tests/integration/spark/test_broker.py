@@ -79,6 +79,52 @@ def test_ranges_patterns_and_filters_work_through_the_broker(spark: SparkSession
     assert load(spark, broker, "sensor-1", startingOffsets="2100-01-01").count() == 0
 
 
+def test_positions_are_by_queue_and_names_by_regular_expression(spark: SparkSession, broker: Broker) -> None:
+    for queue in ("sensor-1", "sensor-2", "sensor-x"):
+        broker.publish(queue, 5)
+    reader = spark.read.format("headrace").option("url", broker.url).option("subscribePattern", "sensor-[0-9]{1,2}")
+    reader = reader.option("startingOffsets", '{"sensor-1": {"0": 3}, "sensor-2": "2020-01-01"}')
+    rows = reader.option("endingOffsets", '{"sensor-2": 2, "sensor-1": -1}').load().collect()
+
+    assert sorted((row.queue, row.offset) for row in rows) == [
+        ("sensor-1", 3), ("sensor-1", 4), ("sensor-2", 0), ("sensor-2", 1),
+    ]  # fmt: skip
+    with pytest.raises(PySparkException, match="option startingOffsets has queue 'other', which is not read: sensor-1"):
+        reader.option("startingOffsets", '{"other": 1}').load().count()
+
+
+def test_a_secret_in_a_file_shows_in_no_plan(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.publish("orders", 2)
+    (tmp_path / "secret").write_text("guest")
+    url = broker.url.replace("guest:guest@", "")
+    reader = spark.read.format("headrace").option("url", url).option("user", "guest")
+    frame = reader.option("passwordFile", str(tmp_path / "secret")).load("orders")
+
+    assert frame.count() == 2
+    plan = frame._jdf.queryExecution().toString()
+    assert "guest:" not in plan
+    assert "password=guest" not in plan
+
+
+def test_a_batch_waits_for_enough_messages_or_long_enough(broker: Broker) -> None:
+    broker.publish("orders", 3)
+    reader = stream_reader(broker, minOffsetsPerTrigger="5", maxTriggerDelay="1h")
+    hasty = stream_reader(broker, minOffsetsPerTrigger="5", maxTriggerDelay="1ms")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert end["orders"]["next"] == 3  # the first batch waits for nothing
+
+    broker.publish("orders", 4, 3)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    broker.publish("orders", 1, 7)
+    assert reader.latestOffset(end, ReadAllAvailable())["orders"]["next"] == 8
+    assert hasty.latestOffset(end, ReadAllAvailable())["orders"]["next"] == 8
+    assert hasty.latestOffset({"orders": {**end["orders"], "next": 7}}, ReadAllAvailable())["orders"]["next"] == 8
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset({"orders": {**end["orders"], "next": 7}}, ReadAllAvailable())["orders"]["next"] == 8
+    reader.stop()
+    hasty.stop()
+
+
 @pytest.mark.parametrize(
     ("url", "queue", "said"),
     [

@@ -42,6 +42,39 @@ def test_a_time_is_iso_8601_and_utc_unless_it_says_otherwise(text: str, microsec
     assert options(startingOffsets=text).starting == Position(time_us=microseconds)
 
 
+def test_positions_are_given_by_queue_as_for_kafka() -> None:
+    found = options(
+        startingOffsets='{"orders": {"0": 23}, "returns": -1, "claims": "2026-01-31T12:00:00Z", "old": -2, "b": "7"}'
+    ).starting
+
+    assert found.of("orders") == Position(offset=23)
+    assert found.of("returns") == Position(word="latest")
+    assert found.of("claims").time_us == 1_769_860_800_000_000
+    assert found.of("old") == Position(word="earliest")
+    assert found.of("b") == Position(offset=7)
+    assert found.of("another").word == "earliest"
+    assert options(endingOffsets='{"orders": 5}').ending.of("another").word == "latest"
+
+
+def test_queues_are_named_as_for_kafka_or_by_a_regular_expression() -> None:
+    assert read_options({"url": "/data", "subscribe": "a,b"}).queues == ("a", "b")
+    assert read_options({"url": "/data", "subscribePattern": "sensor-[0-9]+"}).pattern == "sensor-[0-9]+"
+
+
+@pytest.mark.parametrize(("text", "delay_ms"), [("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("2 h", 7_200_000)])
+def test_time_spans_have_units(text: str, delay_ms: int) -> None:
+    assert options(maxTriggerDelay=text).delay_ms == delay_ms
+
+
+def test_secrets_are_not_shown() -> None:
+    server = options(url="https://broker", token="eyJhbGciOi").server
+
+    assert server is not None
+    assert server.token == "eyJhbGciOi"
+    assert "eyJhbGciOi" not in repr(server)
+    assert "hunter2" not in repr(options(url="http://broker", user="ann", password="hunter2"))
+
+
 @pytest.mark.parametrize(("text", "size"), [("100", 100), ("32m", 32 << 20), ("2KB", 2 << 10), ("1g", 1 << 30)])
 def test_sizes_may_have_a_unit(text: str, size: int) -> None:
     assert options(maxBytesPerPartition=text).partition_bytes == size
@@ -66,6 +99,15 @@ def test_a_broker_is_named_by_its_address_with_guest_as_the_default_user() -> No
         ({"nonsense": "5"}, "there are: "),
         ({"startingOffsets": "soon"}, "earliest, latest, an offset such as 4200"),
         ({"startingOffsets": "9" * 30}, "no offset is that large"),
+        ({"startingOffsets": '{"orders": {"1": 5}}'}, "partition 0 only, for queue 'orders'"),
+        ({"startingOffsets": '{"orders": "soon"}'}, "earliest, latest, an offset such as 4200"),
+        ({"startingOffsets": "{orders"}, "must be JSON"),
+        ({"subscribePattern": "a"}, "name the queues once: path and subscribePattern do"),
+        ({"path": "", "subscribePattern": "("}, "no regular expression"),
+        ({"maxTriggerDelay": "soon"}, "a time span such as"),
+        ({"url": "http://x", "tlsCa": "ca.pem"}, "option tlsCa is for https"),
+        ({"url": "https://x", "tlsKey": "key.pem"}, "tlsKey needs the certificate"),
+        ({"url": "https://x", "token": "secret", "passwordFile": "f"}, "one of the options passwordFile and token"),
         ({"includeHeaders": "maybe"}, "true or false"),
         ({"minPartitions": "0"}, "at least 1"),
         ({"minPartitions": "-1"}, "at least 1"),
