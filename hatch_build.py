@@ -29,7 +29,9 @@ COMPILED = (
     "headrace/errors.py",
     "headrace/model.py",
     "headrace/clock.py",
+    "headrace/names.py",
     "headrace/selector/*.py",
+    "headrace/wire/*.py",
     "headrace/storage/*.py",
     "headrace/storage/local/*.py",
     "headrace/core/**/*.py",
@@ -42,8 +44,7 @@ COMPILED = (
 )
 INTERPRETED = {
     "headrace/storage/local/disk.py",  # tests put failing disks in its place, and its classes inherit from builtins
-    "headrace/protocols/amqp091/fields.py",  # numbers and strings that remember their wire type inherit from builtins
-    "headrace/protocols/amqp10/types.py",  # so do these
+    "headrace/wire/types.py",  # numbers and strings with a wire type inherit from builtins
     # pamqp's classes say str where our reader leaves bytes, which compiled code does not let pass
     "headrace/protocols/amqp091/handshake.py",
     "headrace/protocols/amqp091/methods.py",

@@ -10,7 +10,8 @@ from time import process_time
 from headrace.core.routing.address import parse_address
 from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.routing.exchanges import Exchanges
-from headrace.core.routing.topics import TopicFilter, TopicTree, check_topic
+from headrace.core.routing.topics import TopicFilter, TopicTree
+from headrace.names import check_topic
 
 ROUNDS = 5
 CALLS = 20_000

@@ -7,7 +7,7 @@ from typing import TypeVar
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame
 from headrace.protocols.amqp10.frames import AMQP_HEADER
 from headrace.protocols.amqp10.performatives import Attach, Begin, Flow, Open, Performative, Source, Target, Transfer
-from headrace.protocols.amqp10.values import encode_value
+from headrace.wire.amqp10_values import encode_value
 
 _SECONDS = 60.0
 E = TypeVar("E")

@@ -3,13 +3,11 @@
 from typing import TypeVar, cast
 
 from headrace.core.queue.definition import QueueDefinition
-from headrace.model import AMQP10
 from headrace.net.connection import Wire
 from headrace.protocols.amqp10.codec import Decoder, Event, encode_frame
 from headrace.protocols.amqp10.connection import Connection
 from headrace.protocols.amqp10.frames import AMQP_HEADER
 from headrace.protocols.amqp10.performatives import Begin, Open, Performative, Transfer
-from headrace.protocols.amqp10.properties import Amqp10Codec
 from headrace.protocols.amqp10.server import Server
 from headrace.storage.api import Engine
 from tests.endpoints import doors_to
@@ -24,7 +22,6 @@ class Office:
 
     def __init__(self, engine: Engine | None = None) -> None:
         self.house = House(engine)
-        self.house.broker.codecs.add(AMQP10, Amqp10Codec())
         self.house.broker.declare(QueueDefinition("q"))
         hosts, self.access = doors_to(self.house.broker, clock=self.house.clock)
         self.server = Server(hosts, self.access, self.house.clock, "test")

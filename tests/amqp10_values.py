@@ -8,10 +8,10 @@ from typing import Any
 import proton
 from hypothesis import strategies as st
 
-from headrace.protocols.amqp10 import types as t
-from headrace.protocols.amqp10 import values as codes
-from headrace.protocols.amqp10.frames import HEADER
-from headrace.protocols.amqp10.values import encode_described, encode_value
+from headrace.wire import amqp10_values as codes
+from headrace.wire import types as t
+from headrace.wire.amqp10 import HEADER
+from headrace.wire.amqp10_values import encode_described, encode_value
 
 _INTEGERS: list[tuple[type[int], int, int]] = [
     (t.UByte, 0, 2**8 - 1),

@@ -15,12 +15,9 @@ from headrace.core.access.permissions import Permission
 from headrace.core.broker import Broker
 from headrace.core.flow import Flow
 from headrace.core.hosts import Hosts
-from headrace.core.properties import Codecs
 from headrace.errors import HeadraceError
-from headrace.model import AMQP091
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection
-from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp091.server import Server
 from headrace.storage.api import Done, Engine
 from headrace.storage.memory import MemoryEngine
@@ -30,7 +27,7 @@ _TICK_SECONDS = 0.02
 Value = TypeVar("Value")
 
 
-class Town:
+class ChangingServer:
     """Everything behind one port, on a loop in a thread of its own."""
 
     def __init__(
@@ -57,15 +54,13 @@ class Town:
             loop.call_soon_threadsafe(lambda: engine.poll())
 
         engine = self._open_engine(wake)
-        codecs = Codecs()
-        codecs.add(AMQP091, Amqp091Codec())
         clock = SystemClock()
 
         def soon(call: Callable[[], None]) -> None:
             loop.call_soon(call)
 
         background = Threads()
-        self.hosts = Hosts(engine, lambda name: Broker(engine, clock, soon, name, codecs, self._flow()))
+        self.hosts = Hosts(engine, lambda name: Broker(engine, clock, soon, name, self._flow()))
         self.access = Access(engine, clock, background, self.hosts)
         server = Server(self.hosts, self.access, "test")
         listener = Listener(lambda: Connection(server, clock))

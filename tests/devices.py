@@ -5,11 +5,8 @@ from typing import Any, cast
 
 from headrace.clock import ManualClock
 from headrace.config.settings import MqttSettings
-from headrace.model import AMQP091, MQTT5
 from headrace.net.connection import Wire
-from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.mqtt.connection import Connection
-from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server
 from headrace.storage.api import Engine
 from tests.endpoints import doors_to
@@ -193,8 +190,6 @@ class Field:
     ) -> None:
         self.house = House(engine, clock)
         self.broker = self.house.broker
-        self.broker.codecs.add(MQTT5, Mqtt5Codec())
-        self.broker.codecs.add(AMQP091, Amqp091Codec())
         self.hosts, self.access = doors_to(self.broker, clock=self.house.clock)
         self.limits = limits
         self.server = Server(self.hosts, self.access, self.house.clock, "1.0", limits)

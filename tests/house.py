@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 from headrace.clock import ManualClock
 from headrace.core.broker import Broker
-from headrace.core.properties import Properties
 from headrace.core.queue.dispatch import Consumer, Credit, Delivery
 from headrace.core.routing.exchange import Binding, Exchange
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
 from headrace.storage.api import Engine
 from headrace.storage.memory import MemoryEngine
+from headrace.wire.encodings import encode_properties
+from headrace.wire.properties import Properties
 
 
 class Inbox:
@@ -78,7 +79,7 @@ class House:
 
     def message(self, payload: str, topic: str, exchange: str = "", **options: object) -> Message:
         headers = options.pop("headers", None)
-        properties = self.broker.codecs.encode(0, Properties(headers)) if isinstance(headers, dict) else b""
+        properties = encode_properties(0, Properties(headers)) if isinstance(headers, dict) else b""
         source = Source(topic, exchange)
         return Message(source, payload.encode(), self.clock.now_us(), properties, **options)  # type: ignore[arg-type]
 

@@ -30,7 +30,7 @@ SECONDS = 60.0
 ADDRESS = "$queue/"
 
 
-class Speaker(ABC):
+class ProtocolClient(ABC):
     """One protocol; each call says whether it was allowed, and fails for any other answer than a refusal.
 
     A topic is a queue's address or a plain one, as MQTT writes both.
@@ -52,7 +52,7 @@ class Speaker(ABC):
     def may_consume(self, user: str, password: str, topic: str) -> bool: ...
 
 
-class Connected(Speaker):
+class Connected(ProtocolClient):
     """A protocol whose clients stay connected."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class PutOff(Exception):
     """The answer says to try again later."""
 
 
-class Unconnected(Speaker):
+class Unconnected(ProtocolClient):
     """A protocol of single requests."""
 
     def is_put_off(self, user: str, password: str, topic: str) -> bool:
@@ -506,7 +506,7 @@ class Coap(Unconnected):
         return bool(code.is_successful())
 
 
-SPEAKERS: list[type[Speaker]] = [
+PROTOCOL_CLIENTS: list[type[ProtocolClient]] = [
     Amqp091,
     Amqp10,
     Mqtt5,

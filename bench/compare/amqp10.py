@@ -28,7 +28,7 @@ from headrace.protocols.amqp10.performatives import (
     Target,
     Transfer,
 )
-from headrace.protocols.amqp10.values import Reader
+from headrace.wire.amqp10_values import Reader
 
 _HEAD: Final = struct.Struct(">IBBH4sBBBBIBBIBB")
 """Of a transfer on channel 0: size, doff, type, channel, what it is, handle, delivery-id, tag, format, settled."""

@@ -15,7 +15,7 @@ from headrace.core.queue.definition import declared
 from headrace.net.connection import OUTPUT_HIGH_BYTES, Wire
 from headrace.net.handler import Handler
 from headrace.net.output import Output
-from headrace.protocols import Backend, Protocols, codecs
+from headrace.protocols import Backend, Protocols
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.frames import BASIC_ACK, BASIC_PUBLISH, FRAME_MAX_SIZE, METHOD, PROTOCOL_HEADER
@@ -30,11 +30,11 @@ def method_frame(payload: bytes) -> bytes:
     return bytes((METHOD, 0, 1)) + len(payload).to_bytes(4) + payload + b"\xce"
 
 
-def publish_frames(key: str, payload: bytes, exchange: str = "") -> bytes:
+def publish_frames(key: str, payload: bytes, exchange: str = "", properties: bytes = PERSISTENT) -> bytes:
     """A persistent message to a queue, or with this key to an exchange, as it is sent on channel 1."""
     names = b"".join([bytes((len(name),)) + name for name in (exchange.encode(), key.encode())])
     method = BASIC_PUBLISH.to_bytes(4) + b"\0\0" + names + b"\0"
-    return method_frame(method) + encode_content(1, PERSISTENT, payload, FRAME_MAX_SIZE)
+    return method_frame(method) + encode_content(1, properties, payload, FRAME_MAX_SIZE)
 
 
 def ack_frame(tag: int, is_multiple: bool) -> bytes:
@@ -94,8 +94,7 @@ class House:
         self._engine = engine
         self.clock = ManualClock()
         self.soon: list[Callable[[], None]] = []
-        known = codecs()
-        self._hosts = hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self.soon.append, name, known))
+        self._hosts = hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self.soon.append, name))
         access = Access(engine, self.clock, _Here(), hosts)
         self.handler = Protocols(Backend(hosts, access, self.clock, Settings())).handler
         self.server = Server(hosts, access, "guard")

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pamqp import commands, common
@@ -25,7 +26,6 @@ from headrace.model import Message, Source
 from headrace.protocols.amqp091.codec import Decoder as AmqpDecoder
 from headrace.protocols.amqp091.codec import DeliverEncoder
 from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE, PROTOCOL_HEADER
-from headrace.protocols.amqp091.subscriptions import Tags
 from headrace.protocols.mqtt.codec import Decoder as MqttDecoder
 from headrace.protocols.mqtt.codec import PublishEncoder, encode_publish
 from headrace.protocols.mqtt.packets import V5
@@ -89,6 +89,9 @@ def scenarios(folder: Path) -> Iterator[tuple[str, Run]]:
     whole = LocalEngine(folder / "whole")
     yield from connections(whole)
     whole.close()
+    real = LocalEngine(folder / "real")
+    yield from real_messages(real)
+    real.close()
     many = LocalEngine(folder / "many")
     yield f"AMQP 0-9-1, {COUNT} queues, one message each", scattered(many)
     many.close()
@@ -103,12 +106,12 @@ def amqp091() -> Iterator[tuple[str, Run]]:
     decoder.feed(PROTOCOL_HEADER + publish)
     encoder = DeliverEncoder(1, "ctag1.0", FRAME_MAX_SIZE)
     source = Source("orders", "", "guard", "amqp091")
-    tags = Tags()
 
     def encode() -> None:
         out: list[bytes] = []
         for tag in range(COUNT):
-            encoder.encode(out, source, tags.encoded(tag), False, PERSISTENT, PAYLOAD)
+            encoder.encode(out, source, tag, False, PERSISTENT, PAYLOAD)
+        encoder.finish(out)
         b"".join(out)
 
     yield "AMQP 0-9-1, decode publish", lambda: decoder.feed(publish * COUNT)
@@ -189,6 +192,57 @@ def scattered(engine: Engine) -> Run:
             client.feed(ack_frame(tag, True))
 
     return pass_on
+
+
+def with_ids(number: int) -> bytes:
+    """A message with an id and a timestamp of its own."""
+    properties = commands.Basic.Properties(
+        delivery_mode=2, message_id=f"{number:032x}", timestamp=datetime.fromtimestamp(1_700_000_000 + number, UTC)
+    )
+    return publish_frames("real", PAYLOAD, properties=properties.marshal())
+
+
+def mixed(number: int) -> bytes:
+    """A message with ids, three headers and a body of 24 bytes to 8 KiB."""
+    properties = commands.Basic.Properties(
+        content_type="application/json",
+        headers={"traceparent": f"00-{number:032x}-{number:016x}-01", "tenant": f"tenant-{number % 50}", "try": number},
+        delivery_mode=2,
+        correlation_id=f"{number * 7:032x}",
+        message_id=f"{number:032x}",
+        timestamp=datetime.fromtimestamp(1_700_000_000 + number, UTC),
+        app_id="shop",
+    )
+    size = 24 + number * 7919 % 1000 if number % 10 else 24 + number * 7919 % 8168
+    return publish_frames("real", b"x" * size, properties=properties.marshal())
+
+
+def real_messages(engine: Engine) -> Iterator[tuple[str, Run]]:
+    """End to end, with messages that all differ; then one by one, each after the confirm of the last."""
+    house = House(engine)
+    client = Client(house, COUNT)
+    client.declare("real", "classic")
+    client.call(commands.Basic.Consume(queue="real", consumer_tag="real"))
+    client.take()
+    tag = 0
+
+    def pass_on(make: Callable[[int], bytes], batch: int) -> Run:
+        sent = [make(number) for number in range(COUNT)]
+        batches = [b"".join(sent[start : start + batch]) for start in range(0, COUNT, batch)]
+
+        def run() -> None:
+            nonlocal tag
+            for frames in batches:
+                client.feed(frames)
+                assert client.take().count(b"\0\x3c\0\x3c") == batch, "not all was delivered"
+                tag += batch
+                client.feed(ack_frame(tag, True))
+
+        return run
+
+    yield "AMQP 0-9-1 queue, messages with ids", pass_on(with_ids, BATCH)
+    yield "AMQP 0-9-1 queue, mixed messages", pass_on(mixed, BATCH)
+    yield "AMQP 0-9-1 queue, one by one", pass_on(with_ids, 1)
 
 
 def mqtt() -> Iterator[tuple[str, Run]]:

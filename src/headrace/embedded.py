@@ -13,7 +13,6 @@ from typing import Final, final
 from headrace.clock import Clock, SystemClock
 from headrace.core.broker import Broker
 from headrace.core.client import ConsumeRequest, insider
-from headrace.core.properties import Properties
 from headrace.core.queue.definition import QueueDefinition, declared
 from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
@@ -21,10 +20,12 @@ from headrace.core.queue.queue import Queue
 from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.transaction import Publish
 from headrace.errors import Fatal, HeadraceError, Refused
-from headrace.model import NATIVE, Message, Source
+from headrace.model import Message, Source
 from headrace.storage.api import Engine
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
+from headrace.wire.encodings import properties_of
+from headrace.wire.properties import Properties, encode_native
 
 _PROTOCOL: Final = "embedded"
 _TICK_SECONDS: Final = 0.1
@@ -62,7 +63,7 @@ class Received:
     @property
     def properties(self) -> Properties:
         if self._properties is None:
-            self._properties = self._broker.codecs.decode(self._delivery.message)
+            self._properties = properties_of(self._delivery.message)
         return self._properties
 
     @property
@@ -174,7 +175,7 @@ class EmbeddedBroker:
         now_us = self._clock.now_us()
         properties = b""
         if headers or content_type:
-            properties = self.core.codecs.encode(NATIVE, Properties(headers, content_type))
+            properties = encode_native(Properties(headers, content_type))
         message = Message(
             Source(key, exchange, protocol=_PROTOCOL),
             payload,

@@ -152,8 +152,8 @@ class Reloading:
                     extra={"queue": name},
                 )
         if elsewhere:
-            said = "; ".join([f"{group}: {', '.join(elsewhere[group])}" for group in sorted(elsewhere)])
-            _log.info("queues that are left to the brokers of other replication groups: %s", said)
+            listed = "; ".join([f"{group}: {', '.join(elsewhere[group])}" for group in sorted(elsewhere)])
+            _log.info("queues that are left to the brokers of other replication groups: %s", listed)
 
     def _take(self, newer: Configuration, live: list[tuple[str, str]]) -> None:
         self._configuration = self._configuration.with_changes(newer, live)

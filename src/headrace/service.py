@@ -18,7 +18,7 @@ from headrace.core.hosts import Hosts
 from headrace.core.pubsub.session import Bounds
 from headrace.net.connection import Wire
 from headrace.net.tls import Tls
-from headrace.protocols import Backend, Protocols, codecs
+from headrace.protocols import Backend, Protocols
 from headrace.reloading import Reloaded, Reloading, limit
 from headrace.storage.api import Engine
 from headrace.storage.local.staging import EXPIRE_SECONDS, StagingArea
@@ -115,7 +115,7 @@ class Service:
         self.site = self._open_site()
 
     def _open_hosts(self, settings: Settings) -> Hosts:
-        known, flow = codecs(), self._flow
+        flow = self._flow
 
         def broker(name: str) -> Broker:
             current = settings if self._reloading is None else self._reloading.settings
@@ -124,7 +124,6 @@ class Service:
                 self._clock,
                 self._environment.soon,
                 name,
-                known,
                 flow,
                 Bounds(current.mqtt, current.limits.memory_bytes),
                 current.cluster.group,

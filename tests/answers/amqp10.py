@@ -16,8 +16,8 @@ from headrace.protocols.amqp10.performatives import (
     Transactional,
     Transfer,
 )
-from headrace.protocols.amqp10.sections import Head
-from headrace.protocols.amqp10.types import Described, Map, ULong
+from headrace.wire.amqp10 import Head
+from headrace.wire.types import Described, Map, ULong
 from tests.amqp10_client import RawClient, body, credit, receiver, sender, transfer
 from tests.answers.decisions import Answers, Decision, NotPromised, Place, Request, Synced
 from tests.answers.sources import called_on, subclasses_of

@@ -20,7 +20,7 @@ from headrace.protocols.amqp10.performatives import (
     Source,
     Transfer,
 )
-from headrace.protocols.amqp10.types import Described, Map, Symbol
+from headrace.wire.types import Described, Map, Symbol
 from tests.amqp10_client import RawClient, credit, receiver
 from tests.servers import Server
 

@@ -11,13 +11,11 @@ from pamqp import commands
 from headrace.core.queue.definition import declared
 from headrace.core.queue.group import ACK
 from headrace.core.transaction import Publish
-from headrace.model import AMQP091
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp091.server import Server
 from headrace.storage.local.engine import LocalEngine
 from tests.disks import LosingDisk
@@ -44,7 +42,6 @@ class Place:
         self._disk = LosingDisk()
         self.engine = LocalEngine(root / "live", disk=self._disk)
         self.house = House(self.engine)
-        self.house.broker.codecs.add(AMQP091, Amqp091Codec())
         self.house.broker.declare(declared("in", durable=True))
         self.house.broker.declare(declared("out", durable=True))
         self.house.publish("in", "work")

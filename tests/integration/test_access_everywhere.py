@@ -10,7 +10,7 @@ from headrace.core.access.permissions import Permission, TopicPermission
 from headrace.core.access.users import Limits
 from headrace.core.hosts import Hosts
 from tests.endpoints import must, prepare
-from tests.protocol_clients import SPEAKERS, Connected, Speaker
+from tests.protocol_clients import PROTOCOL_CLIENTS, Connected, ProtocolClient
 from tests.servers import Server, serving
 
 _QUEUES = "^orders$|^everybodys$"
@@ -53,10 +53,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(params=SPEAKERS, ids=[kind.name for kind in SPEAKERS])
-def speaker(request: pytest.FixtureRequest, server: Server) -> Speaker:
+@pytest.fixture(params=PROTOCOL_CLIENTS, ids=[kind.name for kind in PROTOCOL_CLIENTS])
+def client(request: pytest.FixtureRequest, server: Server) -> ProtocolClient:
     made = request.param(server)
-    assert isinstance(made, Speaker)
+    assert isinstance(made, ProtocolClient)
     return made
 
 
@@ -65,45 +65,47 @@ def speaker(request: pytest.FixtureRequest, server: Server) -> Speaker:
     [("owner", True, True), ("writer", True, False), ("reader", False, True), ("stranger", False, False)],
 )
 def test_a_user_may_do_the_same_over_every_protocol(
-    speaker: Speaker, user: str, publishes: bool, consumes: bool
+    client: ProtocolClient, user: str, publishes: bool, consumes: bool
 ) -> None:
-    assert speaker.may_publish(user, user, "$queue/orders") is publishes
-    if speaker.consumes:
-        assert speaker.may_consume(user, user, "$queue/orders") is consumes
+    assert client.may_publish(user, user, "$queue/orders") is publishes
+    if client.consumes:
+        assert client.may_consume(user, user, "$queue/orders") is consumes
 
 
-def test_a_wrong_password_and_a_host_without_permission_are_refused(speaker: Speaker) -> None:
-    for user, password in (("reader", "wrong"), (f"nobody-{speaker.name}", "nobody"), ("outsider", "outsider")):
-        assert speaker.may_enter("reader", "reader")  # so that a failure is the first in a row, and answered soon
-        assert not speaker.may_enter(user, password)
+def test_a_wrong_password_and_a_host_without_permission_are_refused(client: ProtocolClient) -> None:
+    for user, password in (("reader", "wrong"), (f"nobody-{client.name}", "nobody"), ("outsider", "outsider")):
+        assert client.may_enter("reader", "reader")  # so that a failure is the first in a row, and answered soon
+        assert not client.may_enter(user, password)
 
 
-def test_topic_permissions_count_for_plain_topics_over_every_protocol(speaker: Speaker) -> None:
-    assert speaker.may_publish("gardener", "gardener", "plant/1")
-    assert not speaker.may_publish("gardener", "gardener", "house/1")
-    if speaker.name.startswith(("amqp", "mqtt")):  # over HTTP only queues are read
-        assert speaker.may_consume("gardener", "gardener", "plant/1")
-        assert not speaker.may_consume("gardener", "gardener", "house/1")
+def test_topic_permissions_count_for_plain_topics_over_every_protocol(client: ProtocolClient) -> None:
+    assert client.may_publish("gardener", "gardener", "plant/1")
+    assert not client.may_publish("gardener", "gardener", "house/1")
+    if client.name.startswith(("amqp", "mqtt")):  # over HTTP only queues are read
+        assert client.may_consume("gardener", "gardener", "plant/1")
+        assert not client.may_consume("gardener", "gardener", "house/1")
 
 
-def test_topic_permissions_count_for_addresses_over_every_protocol(speaker: Speaker) -> None:
-    assert speaker.may_publish("clerk", "clerk", "$queue/orders/eu/1")
-    assert not speaker.may_publish("clerk", "clerk", "$queue/orders/us/1")
-    if speaker.name.startswith(("amqp", "mqtt")):
-        assert speaker.may_consume("clerk", "clerk", "$queue/orders/eu/#")
-        assert not speaker.may_consume("clerk", "clerk", "$queue/orders/us/#")
+def test_topic_permissions_count_for_addresses_over_every_protocol(client: ProtocolClient) -> None:
+    assert client.may_publish("clerk", "clerk", "$queue/orders/eu/1")
+    assert not client.may_publish("clerk", "clerk", "$queue/orders/us/1")
+    if client.name.startswith(("amqp", "mqtt")):
+        assert client.may_consume("clerk", "clerk", "$queue/orders/eu/#")
+        assert not client.may_consume("clerk", "clerk", "$queue/orders/us/#")
 
 
-def test_a_plain_topic_needs_its_exchange_over_every_protocol(speaker: Speaker) -> None:
-    assert not speaker.may_publish("owner", "owner", "plant/1")
+def test_a_plain_topic_needs_its_exchange_over_every_protocol(client: ProtocolClient) -> None:
+    assert not client.may_publish("owner", "owner", "plant/1")
 
 
-def test_a_message_larger_than_the_user_may_send_is_refused_over_every_protocol(speaker: Speaker) -> None:
-    assert speaker.may_publish("small", "small", "$queue/orders", b"x" * 10)
-    assert not speaker.may_publish("small", "small", "$queue/orders", b"x" * 1000)
+def test_a_message_larger_than_the_user_may_send_is_refused_over_every_protocol(client: ProtocolClient) -> None:
+    assert client.may_publish("small", "small", "$queue/orders", b"x" * 10)
+    assert not client.may_publish("small", "small", "$queue/orders", b"x" * 1000)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SPEAKERS if issubclass(kind, Connected)], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in PROTOCOL_CLIENTS if issubclass(kind, Connected)], ids=lambda kind: kind.name
+)
 def test_who_may_not_read_any_more_reads_no_more_and_is_told(server: Server, kind: type[Connected]) -> None:
     user, queue = "gone", "$queue/nothing-in-it"
     with httpx.Client(base_url=f"{server.http_url}/api/v1", auth=("guest", "guest"), timeout=60, verify=False) as http:

@@ -13,12 +13,12 @@ from headrace.core.access.permissions import Permission
 from headrace.core.access.users import Limits
 from headrace.core.hosts import Hosts
 from tests.endpoints import must, prepare
-from tests.protocol_clients import SPEAKERS, Amqp091, Amqp10, Connected, Speaker, Unconnected
+from tests.protocol_clients import PROTOCOL_CLIENTS, Amqp091, Amqp10, Connected, ProtocolClient, Unconnected
 from tests.servers import Server, serving
 from tests.waiting import eventually
 
-CONNECTED = [kind for kind in SPEAKERS if issubclass(kind, Connected)]
-UNCONNECTED = [kind for kind in SPEAKERS if issubclass(kind, Unconnected)]
+CONNECTED = [kind for kind in PROTOCOL_CLIENTS if issubclass(kind, Connected)]
+UNCONNECTED = [kind for kind in PROTOCOL_CLIENTS if issubclass(kind, Unconnected)]
 _HOUR = 3600
 _LIMITS = {
     "few": Limits(max_connections=1),
@@ -28,7 +28,7 @@ _LIMITS = {
 }
 
 
-def _slug(kind: type[Speaker]) -> str:
+def _slug(kind: type[ProtocolClient]) -> str:
     return re.sub("[^a-z0-9]+", "-", kind.name)
 
 
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("server")
 
     def users(hosts: Hosts, access: Access) -> None:
-        for kind in SPEAKERS:
+        for kind in PROTOCOL_CLIENTS:
             for word, limits in _LIMITS.items():
                 name = f"{word}-{_slug(kind)}"
                 access.put_user(name, name, ["management"], must)
@@ -64,15 +64,15 @@ def _depth(server: Server, queue: str) -> int:
 
 @pytest.mark.parametrize("kind", CONNECTED, ids=_slug)
 def test_a_user_has_no_more_connections_than_it_may(server: Server, kind: type[Connected]) -> None:
-    speaker = kind(server)
+    client = kind(server)
     user, other = f"few-{_slug(kind)}", f"free-{_slug(kind)}"
 
-    with speaker.inside(user, user):
-        assert not speaker.may_enter(user, user)
-        with speaker.inside(other, other):
-            assert speaker.may_enter(other, other)
+    with client.inside(user, user):
+        assert not client.may_enter(user, user)
+        with client.inside(other, other):
+            assert client.may_enter(other, other)
 
-    eventually(lambda: speaker.may_enter(user, user))
+    eventually(lambda: client.may_enter(user, user))
 
 
 @pytest.mark.parametrize("kind", UNCONNECTED, ids=_slug)
@@ -85,41 +85,39 @@ def test_single_requests_count_as_no_connections(server: Server, kind: type[Unco
 
 @pytest.mark.parametrize("kind", [Amqp091, Amqp10], ids=_slug)
 def test_a_user_has_no_more_channels_than_it_may(server: Server, kind: type[Amqp091 | Amqp10]) -> None:
-    speaker = kind(server)
+    client = kind(server)
     user, other = f"narrow-{_slug(kind)}", f"free-{_slug(kind)}"
 
-    assert speaker.may_open_channels(user, user, 1)
-    assert not speaker.may_open_channels(user, user, 2)
-    assert speaker.may_open_channels(other, other, 2)
-    eventually(lambda: speaker.may_open_channels(user, user, 1))  # what was open is given back
+    assert client.may_open_channels(user, user, 1)
+    assert not client.may_open_channels(user, user, 2)
+    assert client.may_open_channels(other, other, 2)
+    eventually(lambda: client.may_open_channels(user, user, 1))  # what was open is given back
 
 
 @pytest.mark.parametrize("kind", UNCONNECTED, ids=_slug)
 def test_a_user_that_published_too_much_is_put_off(server: Server, kind: type[Unconnected]) -> None:
-    speaker = kind(server)
+    client = kind(server)
     user, other = f"hasty-{_slug(kind)}", f"free-{_slug(kind)}"
-    assert not speaker.is_put_off(user, user, "$queue/orders")
+    assert not client.is_put_off(user, user, "$queue/orders")
 
     _publish_much(server, user)
 
-    assert speaker.is_put_off(user, user, "$queue/orders")
-    assert not speaker.is_put_off(other, other, "$queue/orders")
+    assert client.is_put_off(user, user, "$queue/orders")
+    assert not client.is_put_off(other, other, "$queue/orders")
 
 
 @pytest.mark.parametrize("kind", CONNECTED, ids=_slug)
 def test_a_user_that_published_too_much_is_not_heard_for_a_while(server: Server, kind: type[Connected]) -> None:
-    speaker = kind(server)
+    client = kind(server)
     user, other, queue = f"hasty-{_slug(kind)}", f"free-{_slug(kind)}", f"heard-{_slug(kind)}"
     _put(server, queue, {})
     _publish_much(server, user)
     confirmed: list[int] = []
-    publishing = threading.Thread(
-        target=lambda: confirmed.append(speaker.publish_all(user, user, f"$queue/{queue}", 2))
-    )
+    publishing = threading.Thread(target=lambda: confirmed.append(client.publish_all(user, user, f"$queue/{queue}", 2)))
 
     publishing.start()
     eventually(lambda: _depth(server, queue) == 1)
-    assert speaker.publish_all(other, other, f"$queue/{queue}", 2) == 2
+    assert client.publish_all(other, other, f"$queue/{queue}", 2) == 2
 
     assert _depth(server, queue) == 3
     gone = httpx.delete(f"{server.http_url}/api/v1/users/{user}", auth=("guest", "guest"), timeout=30, verify=False)

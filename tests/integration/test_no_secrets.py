@@ -15,7 +15,7 @@ from headrace.core.hosts import Hosts
 from tests.certificates import Authority
 from tests.commands import headrace
 from tests.endpoints import must, prepare
-from tests.protocol_clients import SPEAKERS
+from tests.protocol_clients import PROTOCOL_CLIENTS
 from tests.servers import Server
 from tests.tokens import AUDIENCE, ISSUER, TokenService
 
@@ -91,11 +91,11 @@ def test_no_password_hash_or_token_is_told_to_anybody(server: Server, service: T
 
 def _talk(server: Server, token: str) -> str:
     """Good and bad logins by every protocol, and all that is told about users and connections meanwhile."""
-    for kind in SPEAKERS:
-        speaker = kind(server)
-        assert speaker.may_enter("ann", _RIGHT), kind.name
-        assert speaker.may_enter("ann", token), kind.name
-        assert not speaker.may_enter("ann", _WRONG), kind.name
+    for kind in PROTOCOL_CLIENTS:
+        client = kind(server)
+        assert client.may_enter("ann", _RIGHT), kind.name
+        assert client.may_enter("ann", token), kind.name
+        assert not client.may_enter("ann", _WRONG), kind.name
     held = server.connect(credentials=pika.PlainCredentials("ann", _RIGHT))
     with httpx.Client(base_url=server.http_url, auth=("ann", _RIGHT), timeout=60, verify=False) as http:
         answers = [http.get(path) for path in _PATHS]

@@ -111,7 +111,7 @@ def _http(server: Server, papers: Papers) -> bool:
     return answer.status_code == 200
 
 
-SPEAKERS: dict[str, Callable[[Server, Papers], bool]] = {
+PROTOCOL_CLIENTS: dict[str, Callable[[Server, Papers], bool]] = {
     "amqp 0-9-1": _amqp091,
     "amqp 1.0": _amqp10,
     "mqtt 3.1.1": lambda server, papers: _mqtt(server, papers, MQTTProtocolVersion.MQTTv311),
@@ -159,25 +159,25 @@ def mutual(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> It
         yield running
 
 
-@pytest.mark.parametrize("name", SPEAKERS)
+@pytest.mark.parametrize("name", PROTOCOL_CLIENTS)
 def test_a_password_is_needed_behind_a_certificate_too(server: Server, authority: Authority, name: str) -> None:
-    assert SPEAKERS[name](server, Papers(authority.path, None))
-    assert not SPEAKERS[name](server, Papers(authority.path, None, "wrong"))
+    assert PROTOCOL_CLIENTS[name](server, Papers(authority.path, None))
+    assert not PROTOCOL_CLIENTS[name](server, Papers(authority.path, None, "wrong"))
 
 
-@pytest.mark.parametrize("name", SPEAKERS)
+@pytest.mark.parametrize("name", PROTOCOL_CLIENTS)
 def test_a_client_that_trusts_others_does_not_get_its_password_asked(
     server: Server, authority: Authority, other: Authority, name: str
 ) -> None:
-    assert not SPEAKERS[name](server, Papers(other.path, None))
-    assert SPEAKERS[name](server, Papers(authority.path, None))
+    assert not PROTOCOL_CLIENTS[name](server, Papers(other.path, None))
+    assert PROTOCOL_CLIENTS[name](server, Papers(authority.path, None))
 
 
-@pytest.mark.parametrize("name", SPEAKERS)
+@pytest.mark.parametrize("name", PROTOCOL_CLIENTS)
 def test_only_certificates_of_the_authority_are_let_in_where_it_is_asked_for(
     mutual: Server, authority: Authority, other: Authority, name: str
 ) -> None:
-    may_enter = SPEAKERS[name]
+    may_enter = PROTOCOL_CLIENTS[name]
 
     assert not may_enter(mutual, Papers(authority.path, None))
     assert not may_enter(mutual, Papers(authority.path, other.sign("guest")))

@@ -21,7 +21,7 @@ from headrace.core.access.permissions import Permission
 from headrace.core.hosts import Hosts
 from tests.endpoints import must, prepare
 from tests.paho_helpers import wait_for
-from tests.protocol_clients import SPEAKERS, Speaker
+from tests.protocol_clients import PROTOCOL_CLIENTS, ProtocolClient
 from tests.servers import Server
 from tests.tokens import AUDIENCE, ISSUER, TokenService
 
@@ -67,10 +67,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, service: TokenService) -> I
     _stop(running, "eyJ")
 
 
-@pytest.fixture(params=SPEAKERS, ids=[kind.name for kind in SPEAKERS])
-def speaker(request: pytest.FixtureRequest, server: Server) -> Speaker:
+@pytest.fixture(params=PROTOCOL_CLIENTS, ids=[kind.name for kind in PROTOCOL_CLIENTS])
+def client(request: pytest.FixtureRequest, server: Server) -> ProtocolClient:
     made = request.param(server)
-    assert isinstance(made, Speaker)
+    assert isinstance(made, ProtocolClient)
     return made
 
 
@@ -81,19 +81,19 @@ def _bearer(server: Server, token: str, path: str = "/api/whoami") -> httpx.Resp
 # -- every protocol
 
 
-def test_a_token_is_a_password_over_every_protocol(speaker: Speaker, service: TokenService) -> None:
+def test_a_token_is_a_password_over_every_protocol(client: ProtocolClient, service: TokenService) -> None:
     token = service.token("ann")
 
-    assert speaker.may_enter("whoever", token)
-    assert speaker.may_publish("whoever", token, "$queue/orders")
-    assert not speaker.may_publish("whoever", token, "$queue/other")
-    if speaker.consumes:
-        assert not speaker.may_consume("whoever", token, "$queue/orders")
+    assert client.may_enter("whoever", token)
+    assert client.may_publish("whoever", token, "$queue/orders")
+    assert not client.may_publish("whoever", token, "$queue/other")
+    if client.consumes:
+        assert not client.may_consume("whoever", token, "$queue/orders")
 
 
-def test_a_token_that_is_over_is_refused_over_every_protocol(speaker: Speaker, service: TokenService) -> None:
-    assert speaker.may_enter("ann", service.token("ann"))
-    assert not speaker.may_enter("ann", service.token("ann", exp=time.time() - 60))
+def test_a_token_that_is_over_is_refused_over_every_protocol(client: ProtocolClient, service: TokenService) -> None:
+    assert client.may_enter("ann", service.token("ann"))
+    assert not client.may_enter("ann", service.token("ann", exp=time.time() - 60))
 
 
 # -- what a token must be like
@@ -229,15 +229,15 @@ def test_a_secret_of_somebody_else_renews_nothing(server: Server, service: Token
 def test_scopes_are_the_permissions_where_that_is_configured(tmp_path: Path, service: TokenService) -> None:
     server = _start(tmp_path, service, "scope")
     try:
-        for kind in SPEAKERS:
-            speaker = kind(server)
+        for kind in PROTOCOL_CLIENTS:
+            client = kind(server)
             token = service.token("carol", scope=f"{_SCOPES} {AUDIENCE}.write:%2F/everybodys")
-            assert speaker.may_enter("carol", token), kind.name
-            assert speaker.may_publish("carol", token, "$queue/orders"), kind.name
-            assert not speaker.may_publish("carol", token, "$queue/other"), kind.name
-            if speaker.consumes:
-                assert not speaker.may_consume("carol", token, "$queue/orders"), kind.name
-            assert not speaker.may_enter("ann", service.token("ann")), kind.name
+            assert client.may_enter("carol", token), kind.name
+            assert client.may_publish("carol", token, "$queue/orders"), kind.name
+            assert not client.may_publish("carol", token, "$queue/other"), kind.name
+            if client.consumes:
+                assert not client.may_consume("carol", token, "$queue/orders"), kind.name
+            assert not client.may_enter("ann", service.token("ann")), kind.name
         assert _bearer(server, service.token("carol", scope=_SCOPES.split())).json()["name"] == "carol"
     finally:
         _stop(server, "eyJ")

@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from headrace.core.properties import Properties
 from headrace.errors import ProtocolError
 from headrace.model import AMQP091, Source
 from headrace.protocols.amqp091.codec import (
@@ -24,26 +23,21 @@ from headrace.protocols.amqp091.codec import (
     TooLarge,
     encode_content,
 )
-from headrace.protocols.amqp091.fields import (
-    Float32,
-    Int8,
-    Int16,
-    Int32,
-    LongString,
+from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
+from headrace.protocols.amqp091.methods import encode_method
+from headrace.wire.amqp091 import (
+    HAS_REPLY_TO,
+    HAS_USER_ID,
     Reader,
-    Seconds,
-    UInt8,
-    UInt16,
-    UInt32,
-    UInt64,
+    decode_properties,
     encode_entry,
+    encode_properties,
     encode_shortstr,
     encode_table,
 )
-from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
-from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import decode_properties, encode_properties, with_headers
-from headrace.protocols.amqp091.subscriptions import Tags
+from headrace.wire.amqp091_scan import HAS_COPIES, expiration_of, priority_of, scan_properties, with_headers
+from headrace.wire.properties import Properties
+from headrace.wire.types import Byte, Float, Int, LongString, Seconds, Short, UByte, UInt, ULong, UShort
 
 _names = st.text(max_size=20)
 _scalars = st.one_of(
@@ -53,16 +47,16 @@ _scalars = st.one_of(
     st.binary(max_size=30),
     st.binary(min_size=1, max_size=4).map(lambda raw: LongString(b"\xff" + raw)),
     st.integers(-(1 << 63), (1 << 63) - 1),
-    st.integers(-128, 127).map(Int8),
-    st.integers(0, 255).map(UInt8),
-    st.integers(-(1 << 15), (1 << 15) - 1).map(Int16),
-    st.integers(0, (1 << 16) - 1).map(UInt16),
-    st.integers(-(1 << 31), (1 << 31) - 1).map(Int32),
-    st.integers(0, (1 << 32) - 1).map(UInt32),
-    st.integers(0, (1 << 64) - 1).map(UInt64),
+    st.integers(-128, 127).map(Byte),
+    st.integers(0, 255).map(UByte),
+    st.integers(-(1 << 15), (1 << 15) - 1).map(Short),
+    st.integers(0, (1 << 16) - 1).map(UShort),
+    st.integers(-(1 << 31), (1 << 31) - 1).map(Int),
+    st.integers(0, (1 << 32) - 1).map(UInt),
+    st.integers(0, (1 << 64) - 1).map(ULong),
     st.integers(253402300800, (1 << 64) - 1).map(Seconds),
     st.floats(allow_nan=False),
-    st.floats(width=32, allow_nan=False).map(Float32),
+    st.floats(width=32, allow_nan=False).map(Float),
     st.integers(0, 253402300799).map(lambda second: datetime.fromtimestamp(second, UTC)),
     st.tuples(st.integers(0, 255), st.integers(0, (1 << 31) - 1)).map(
         lambda pair: Decimal((0, tuple(map(int, str(pair[1]))), -pair[0]))
@@ -130,7 +124,7 @@ _frames = st.one_of(
 def _shown(event: object) -> tuple[object, ...]:
     if isinstance(event, Publish):
         route = event.route
-        return (event.channel, route.exchange, route.key, event.raw, event.bodies)
+        return (event.channel, route.exchange, route.key, event.properties, event.bodies)
     if isinstance(event, Ack):
         return (event.channel, event.first, event.tag, event.multiple)
     if isinstance(event, Method):
@@ -177,7 +171,10 @@ def test_publishes_that_are_alike_are_read_in_one_piece_as_byte_by_byte(
 def _one_by_one(event: object) -> list[object]:
     """A row of publishes or of acknowledgements as it came."""
     if isinstance(event, Publish):
-        return [Publish(event.channel, event.route, event.raw, event.properties, body) for body in event.bodies]
+        return [
+            Publish(event.channel, event.route, properties, event.looks, body)
+            for properties, body in zip(event.properties, event.bodies, strict=True)
+        ]
     if not isinstance(event, Ack):
         return [event]
     return [Ack(event.channel, tag, event.multiple) for tag in range(event.first, event.tag + 1)]
@@ -296,7 +293,52 @@ def test_a_header_added_on_delivery_changes_nothing_else(properties: Properties,
     assert encode_properties(more) == encode_properties(properties)
 
 
-@given(_names, _names, st.integers(1, (1 << 64) - 1), st.booleans(), st.binary(max_size=300))
+def _looks(raw: bytes) -> tuple[bool, bool, int, str] | None:
+    """What a publish must know of these properties, by decoding; None if they are wrong."""
+    try:
+        found = decode_properties(raw)
+    except ProtocolError:
+        return None
+    has_copies = "CC" in found.headers or "BCC" in found.headers
+    priority = found.extra.get("priority", 0)
+    assert isinstance(priority, int)
+    is_special = has_copies or bool(raw[1] & HAS_USER_ID) or found.reply_to == "amq.rabbitmq.reply-to"
+    return is_special, has_copies, priority, found.expiration
+
+
+def _scanned(raw: bytes) -> tuple[bool, bool, int, str] | None:
+    try:
+        looks = scan_properties(raw)
+    except ProtocolError:
+        return None
+    expiration = expiration_of(raw).decode(errors="surrogateescape")
+    is_special = bool(looks & (HAS_COPIES | HAS_USER_ID | HAS_REPLY_TO))
+    assert looks or not (priority_of(raw) or expiration)
+    return is_special, bool(looks & HAS_COPIES), priority_of(raw), expiration
+
+
+@given(
+    _said(),
+    st.sampled_from(["", "CC", "BCC", "cc"]),
+    st.sampled_from(["", "amq.rabbitmq.reply-to", "amq.rabbitmq.reply-tu"]),
+    st.none() | st.tuples(st.integers(0, 400), st.integers(0, 255)),
+    st.integers(0, 3),
+)
+def test_a_scan_of_properties_sees_what_decoding_sees(
+    given_: Properties, copies: str, reply_to: str, wrong: tuple[int, int] | None, cut: int
+) -> None:
+    if copies:
+        given_.headers[copies] = ["a"]
+    given_.reply_to = reply_to or given_.reply_to
+    raw = bytearray(encode_properties(given_))
+    if wrong is not None:
+        raw[wrong[0] : wrong[0] + 1] = bytes((wrong[1],))
+    found = bytes(raw[: len(raw) - cut])
+
+    assert _scanned(found) == _looks(found)
+
+
+@given(_names, _names, st.integers(1, (1 << 63) - 1), st.booleans(), st.binary(max_size=300))
 def test_a_delivery_is_written_as_its_frames(exchange: str, key: str, tag: int, redelivered: bool, body: bytes) -> None:
     source = Source(key, exchange, encoding=AMQP091)
     fields = {
@@ -309,7 +351,9 @@ def test_a_delivery_is_written_as_its_frames(exchange: str, key: str, tag: int, 
     slow = encode_method(7, commands.Basic.Deliver, fields) + encode_content(7, b"\0\0", body, 108)
 
     out: list[bytes] = []
-    DeliverEncoder(7, "c", 108).encode(out, source, Tags().encoded(tag), redelivered, b"\0\0", body)
+    encoder = DeliverEncoder(7, "c", 108)
+    encoder.encode(out, source, tag, redelivered, b"\0\0", body)
+    encoder.finish(out)
     assert b"".join(out) == slow
 
 
@@ -325,10 +369,11 @@ def test_deliveries_with_a_number_are_those_with_one_more_header(
     plain = DeliverEncoder(7, "c", 108)
     found: list[bytes] = []
     expected: list[bytes] = []
-    tags = Tags()
     for tag, (properties, redelivered, body) in enumerate(given_):
-        numbered.encode(found, source, tags.encoded(tag), redelivered, properties, body, number + tag)
+        numbered.encode(found, source, tag, redelivered, properties, body, number + tag)
         more = with_headers(properties, encode_shortstr("n") + b"l" + (number + tag).to_bytes(8, "big"))
-        plain.encode(expected, source, tag.to_bytes(8, "big"), redelivered, more, body)
+        plain.encode(expected, source, tag, redelivered, more, body)
+    numbered.finish(found)
+    plain.finish(expected)
 
     assert b"".join(found) == b"".join(expected)

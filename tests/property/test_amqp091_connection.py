@@ -6,14 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import base, commands
 
-from headrace.core.properties import Codecs
-from headrace.model import AMQP091
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.codec import Ack, Decoder, Method, encode_content
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER, REPLY_NAMES
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp091.server import Server
 from tests.endpoints import doors_to
 from tests.house import House
@@ -92,8 +89,6 @@ def _publish(draw: st.DrawFn) -> bytes:
 @given(st.lists(st.one_of(_method(), _method(), _publish()), min_size=8, max_size=30))
 def test_any_methods_in_any_order_are_answered_or_refused(frames: list[bytes]) -> None:
     house = House()
-    codecs: Codecs = house.broker.codecs
-    codecs.add(AMQP091, Amqp091Codec())
     connection = Connection(Server(*doors_to(house.broker, clock=house.clock), "test"), house.clock)
     wire = Line()
     connection.opened(cast("Wire", wire))

@@ -5,17 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.properties import Codecs
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.model import AMQP091, AMQP10, Message, Source
-from headrace.protocols.amqp091.properties import Amqp091Codec
-from headrace.protocols.amqp10 import types as t
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, TransferEncoder, encode_accepted, encode_frame
 from headrace.protocols.amqp10.frames import AMQP_HEADER, MAX_FRAME_SIZE
 from headrace.protocols.amqp10.performatives import ACCEPTED, Accepted, Disposition, Flow, Transfer
-from headrace.protocols.amqp10.properties import Amqp10Codec, translated
-from headrace.protocols.amqp10.sections import decode_head, joined, split, with_changes
-from headrace.protocols.amqp10.values import Reader, encode_described, encode_value
+from headrace.wire import types as t
+from headrace.wire.amqp10 import decode_head, joined, split, translated, with_changes
+from headrace.wire.amqp10_values import Reader, encode_described, encode_value
+from headrace.wire.encodings import decode_properties, encode_properties, properties_of
 from tests.amqp10_values import ascii_tables, heads, is_read_by_proton, read_by_proton, section, values
 
 
@@ -67,8 +65,14 @@ def test_an_array_of_items_without_bytes_is_bounded() -> None:
 
 @pytest.mark.parametrize("start", [b"\x00", b"\xd0\x00\x01\x00\x00\x00\x00\x00\x01", b"\xe0\xff\x01\x00\xa3\x01x"])
 def test_nesting_is_bounded(start: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        Reader(start * 5000).value()
+    for read in (Reader.value, Reader.check):
+        with pytest.raises(ProtocolError):
+            read(Reader(start * 5000))
+
+
+def test_a_section_of_nothing_but_descriptors_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="nested"):
+        split(b"\x00\x53\x70" + bytes(100_000))
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -111,9 +115,8 @@ def test_the_payload_is_the_content_of_the_body(head: bytes, content: bytes, foo
 @given(messages)
 def test_reading_and_writing_properties_changes_nothing(message: bytes) -> None:
     properties, payload = split(message)
-    codec = Amqp10Codec()
 
-    again = codec.encode(codec.decode(properties))
+    again = encode_properties(AMQP10, decode_properties(AMQP10, properties))
 
     assert split(joined(again, payload))[1] == payload
     assert _values_of(again, payload) == _values_of(properties, payload)
@@ -138,14 +141,11 @@ def _values_of(properties: bytes, payload: bytes) -> list[object]:
 @given(messages)
 def test_every_message_can_be_delivered_over_0_9_1_and_back(message: bytes) -> None:
     properties, payload = split(message)
-    codecs = Codecs()
-    codecs.add(AMQP10, Amqp10Codec())
-    codecs.add(AMQP091, Amqp091Codec())
     stored = Message(Source("q", "", "", "", AMQP10), payload, 1, properties)
 
-    raw = codecs.encode(AMQP091, codecs.decode(stored))
+    raw = encode_properties(AMQP091, properties_of(stored))
     other = Message(Source("q", "", "", "", AMQP091), payload, 1, raw)
-    back = joined(*translated(other, codecs.decode(other)))
+    back = joined(*translated(other, properties_of(other)))
 
     assert split(back)[1] == payload
     decode_head(split(back)[0][1:])
@@ -173,7 +173,7 @@ def test_a_message_that_is_none_is_refused(message: bytes, data: st.DataObject) 
     try:
         properties, payload = split(message)
         assert sorted(joined(properties, payload)) == sorted(message)
-        Amqp10Codec().decode(properties)
+        decode_properties(AMQP10, properties)
     except HeadraceError:
         return
 

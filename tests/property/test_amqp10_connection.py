@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.queue.definition import QueueDefinition
-from headrace.model import AMQP10
 from headrace.net.connection import Wire
 from headrace.protocols.amqp10.codec import Decoder, encode_frame
 from headrace.protocols.amqp10.connection import Connection
@@ -31,10 +30,9 @@ from headrace.protocols.amqp10.performatives import (
     Transactional,
     Transfer,
 )
-from headrace.protocols.amqp10.properties import Amqp10Codec
 from headrace.protocols.amqp10.server import Server
-from headrace.protocols.amqp10.types import Described, Map, Symbol, ULong
-from headrace.protocols.amqp10.values import encode_described, encode_value
+from headrace.wire.amqp10_values import encode_described, encode_value
+from headrace.wire.types import Described, Map, Symbol, ULong
 from tests.endpoints import doors_to
 from tests.house import House
 from tests.lines import Line
@@ -179,7 +177,6 @@ def _others(draw: st.DrawFn) -> bytes:
 @given(st.lists(st.one_of(_attaches(), _flows(), _transfers(), _others()), min_size=8, max_size=40))
 def test_any_frames_in_any_order_are_answered_or_refused(frames: list[bytes]) -> None:
     house = House()
-    house.broker.codecs.add(AMQP10, Amqp10Codec())
     house.broker.declare(QueueDefinition("q"))
     house.broker.declare(QueueDefinition("s", "stream"))
     for number in range(3):
@@ -207,7 +204,6 @@ def test_any_frames_in_any_order_are_answered_or_refused(frames: list[bytes]) ->
         error = event.error if isinstance(event, Close | End | Detach) else None
         assert error is None or error.condition != "amqp:internal-error", error
     again = House(house.engine, house.clock)
-    again.broker.codecs.add(AMQP10, Amqp10Codec())
     Server(*doors_to(again.broker), again.clock, "test")  # reads the stored sources
     consumers = [(queue.name, queue.consumers) for queue in house.broker.topology.queues.values() if queue.consumers]
     assert consumers == []

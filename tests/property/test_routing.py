@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.properties import frozen
 from headrace.core.routing.address import format_message_id, parse_address, parse_message_id, queue_topic
 from headrace.core.routing.exchange import ALTERNATE, KINDS, Binding, Exchange
 from headrace.core.routing.exchanges import Exchanges
-from headrace.core.routing.topics import KeyTrie, TopicFilter, TopicTree, check_filter, check_topic
+from headrace.core.routing.topics import KeyTrie, TopicFilter, TopicTree
 from headrace.errors import Refused
+from headrace.names import check_filter, check_topic
+from headrace.wire.properties import frozen
 
 # Few different levels, so that random patterns and topics meet often.
 LEVELS = st.sampled_from(["", "a", "b", "$x"])

@@ -160,7 +160,7 @@ class _Reading:
         queue = queue_of(call, broker, rights)
         start, stop = _range_of(call, queue)
         names = columns_named(call.request.query_params.get("columns", ""))
-        batches = self._arrow.stream(broker, queue.name, names)
+        batches = self._arrow.stream(queue.name, names)
         is_open = "from" not in call.request.query_params
         return _Rows(_body(queue, batches, start, stop, is_open), media_type=ARROW, headers={"x-queue-host": host})
 
@@ -291,7 +291,6 @@ class _Writing:
                 (kind, name),
                 call.visitor.name,
                 call.text("attempt"),
-                broker.codecs,
             )
             rows, size, topics = await asyncio.to_thread(encode, body)
         _check_topics(rights, kind, name, topics)

@@ -8,25 +8,20 @@ A part of copies has a row for each copy, with the columns `offset` and `queue`.
 import asyncio
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.admin.pages import BadRequest
 from headrace.admin.site import Site
-from headrace.core.broker import Broker
-from headrace.core.properties import Codecs, plain_value
 from headrace.core.publishing import TO_EXCHANGE, TO_TOPIC
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.topology import scoped
 from headrace.errors import Refused, TooLarge, Truncated, Unavailable
-from headrace.model import Message, Source
-from headrace.selector.fields import header_text
 from headrace.storage.local.staging import EXPIRE_SECONDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.storage.local.arrow import AddToProperties
     from headrace.storage.local.block import Block
     from headrace.storage.local.staging import EncodedBlock, EncodedRows
 
@@ -172,13 +167,13 @@ class ArrowCodec:
     def now_us(self) -> int:
         return self._site.clock.now_us()
 
-    def stream(self, broker: Broker, queue: str, names: Sequence[str]) -> "Stream":
+    def stream(self, queue: str, names: Sequence[str]) -> "Stream":
         """Make the encoder of one answer. Raises Unavailable without pyarrow."""
         _need_arrow()
-        return Stream(broker, queue, names)
+        return Stream(queue, names)
 
     def part_writer(
-        self, host: str, transaction: str, part: str, target: tuple[str, str], user: str, attempt: str, codecs: Codecs
+        self, host: str, transaction: str, part: str, target: tuple[str, str], user: str, attempt: str
     ) -> Callable[[bytes], tuple[int, int, list[str]]]:
         """Make a function that stages a body as a part and returns its rows, bytes and topics."""
         _need_arrow()
@@ -199,7 +194,7 @@ class ArrowCodec:
                 rows, names, beside = _by_queue(rows, name)
                 kept["names"] = json.dumps(names)
             default, exchange = ("", name) if kind == TO_EXCHANGE else (name, "")
-            origin = Origin(default, exchange, f"{PROTOCOL}:{user}", PROTOCOL, now_us, _adder(codecs))
+            origin = Origin(default, exchange, f"{PROTOCOL}:{user}", PROTOCOL, now_us)
             blocks = list(encode_table(rows, origin))
             size = area.put(scoped(host, transaction), part, kept, blocks, beside, attempt)
             topics: set[str] = set()
@@ -255,20 +250,6 @@ class ArrowCodec:
         self._site.staging.remove(scoped(host, transaction), attempt)
 
 
-def _adder(codecs: Codecs) -> "AddToProperties":
-    """Return a function that checks properties and adds a content type and headers to them."""
-
-    def add(encoding: int, raw: bytes, content_type: str | None, headers: Mapping[str, str]) -> bytes:
-        properties = codecs.decode(Message(Source("", encoding=encoding), b"", 0, raw))
-        if content_type is None and not headers:
-            return raw
-        properties.content_type = properties.content_type if content_type is None else content_type
-        properties.headers.update(headers)
-        return codecs.encode(encoding, properties)
-
-    return add
-
-
 @final
 class Part:
     """A staged part: blocks of messages, and their target."""
@@ -308,13 +289,12 @@ class Part:
 class Stream:
     """Messages as an Arrow stream, batch by batch."""
 
-    def __init__(self, broker: Broker, queue: str, names: Sequence[str]) -> None:
+    def __init__(self, queue: str, names: Sequence[str]) -> None:
         import pyarrow as pa
 
         from headrace.storage.frame import Frame
 
-        self._codecs = broker.codecs
-        self._frame = Frame(queue, names, self._read_properties)
+        self._frame = Frame(queue, names)
         self._sink = _Sink()
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), self._frame.schema)
 
@@ -328,20 +308,6 @@ class Stream:
     def end(self) -> bytes:
         self._writer.close()
         return self._sink.take()
-
-    def _read_properties(self, encoding: int, raw: bytes) -> tuple[str | None, dict[str, str] | None]:
-        if not raw:
-            return None, None
-        try:
-            properties = self._codecs.decode(Message(Source("", encoding=encoding), b"", 0, raw))
-        except Refused:
-            return None, None
-        texts = {
-            name: text
-            for name, value in properties.headers.items()
-            if (text := header_text(plain_value(value))) is not None
-        }
-        return properties.content_type or None, texts or None
 
 
 class _Sink:

@@ -12,14 +12,17 @@ from typing import Final, final
 from headrace.admin.pages import BadRequest, Call, done
 from headrace.config.kinds import Choice, Number, Secret, Unchecked, Unicode
 from headrace.config.table import option
+from headrace.core.access.permissions import Rights
 from headrace.core.broker import Broker
-from headrace.core.properties import Codecs, Properties, table_from_json, table_to_json
-from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.client import Client, ConsumeRequest
+from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.stream import StreamGroup
-from headrace.core.routing.topics import check_topic
 from headrace.errors import HeadraceError, Refused
 from headrace.model import NATIVE, Message, Source
+from headrace.names import check_topic
 from headrace.storage.api import Done
+from headrace.wire.encodings import properties_of
+from headrace.wire.properties import Properties, encode_native, table_from_json, table_to_json
 
 PROTOCOL: Final = "http"
 MAX_PAYLOAD: Final = 1 << 30
@@ -61,10 +64,10 @@ def payload_from_json(value: object, encoding: object) -> bytes:
         raise BadRequest(f"'payload' is not base64: {error}") from error
 
 
-def properties_to_json(codecs: Codecs, message: Message) -> dict[str, object]:
+def properties_to_json(message: Message) -> dict[str, object]:
     """Return the properties of a message of any protocol."""
     try:
-        properties = codecs.decode(message)
+        properties = properties_of(message)
         headers = table_to_json(properties.headers)
     except Refused as error:
         return {"unreadable": str(error)}
@@ -78,9 +81,7 @@ def properties_to_json(codecs: Codecs, message: Message) -> dict[str, object]:
     return found
 
 
-def message_to_json(
-    codecs: Codecs, offset: int, message: Message, as_base64: bool, max_bytes: int
-) -> dict[str, object]:
+def message_to_json(offset: int, message: Message, as_base64: bool, max_bytes: int) -> dict[str, object]:
     payload, encoding = payload_to_json(message.payload, as_base64, max_bytes)
     source = message.source
     return {
@@ -92,7 +93,7 @@ def message_to_json(
         "protocol": source.protocol,
         "expires_at": time_to_json(message.expires_us),
         "not_before": time_to_json(message.not_before_us),
-        "properties": properties_to_json(codecs, message),
+        "properties": properties_to_json(message),
         "payload": payload,
         "payload_encoding": encoding,
         "payload_bytes": len(message.payload),
@@ -161,7 +162,7 @@ class Draft:
         """True if it goes to a topic rather than to an exchange."""
 
 
-def draft(body: Publication, codecs: Codecs, user: str, now_us: int) -> Draft:
+def draft(body: Publication, user: str, now_us: int) -> Draft:
     """Make the message that a request describes. Raises Refused."""
     if body.topic and (body.exchange or body.routing_key):
         raise BadRequest("a message goes to a 'topic', or to an 'exchange' with a 'routing_key', not to both")
@@ -172,7 +173,7 @@ def draft(body: Publication, codecs: Codecs, user: str, now_us: int) -> Draft:
         Source(body.topic or body.routing_key, body.exchange, user, PROTOCOL, NATIVE),
         payload_from_json(body.payload, body.payload_encoding),
         now_us,
-        codecs.encode(NATIVE, properties),
+        encode_native(properties),
         body.properties.priority,
         now_us + body.expires_in_ms * 1000 if body.expires_in_ms else 0,
         now_us + body.deliver_in_ms * 1000 if body.deliver_in_ms else 0,
@@ -183,7 +184,7 @@ def draft(body: Publication, codecs: Codecs, user: str, now_us: int) -> Draft:
 async def publish(call: Call, host: str, body: Publication) -> int:
     """Publish a message; return the number of queues that took it, once it is durable there. Raises Refused."""
     broker = call.broker(host)
-    found = draft(body, broker.codecs, call.visitor.name, call.site.clock.now_us())
+    found = draft(body, call.visitor.name, call.site.clock.now_us())
     rights, source = call.rights(host), found.message.source
     if found.is_topic:
         check_topic(source.topic)
@@ -204,6 +205,11 @@ async def publish(call: Call, host: str, body: Publication) -> int:
     return taken
 
 
+def client_of(call: Call, broker: Broker, rights: Rights) -> Client:
+    """Return the visitor as a client of a virtual host."""
+    return Client(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
+
+
 # -- taken -----------------------------------------------------------------------------------------------------------
 
 _AT_ONCE: Final = 16
@@ -212,24 +218,28 @@ _LEAST_WAIT_MS: Final = 50
 
 @final
 class Taker:
-    """A consumer for one request."""
+    """A consumer for one HTTP request."""
 
-    def __init__(self, broker: Broker, name: str, limit: int) -> None:
-        self._broker = broker
+    def __init__(self, client: Client, request: ConsumeRequest, name: str, limit: int) -> None:
+        """Raises what `Client.plan` raises."""
+        request.credit = min(limit, _AT_ONCE)
+        self._client = client
+        self._broker = client.broker
+        self._plan = client.plan(request)
         self._limit = limit
         self._got: list[Delivery] = []
         self._bytes = 0
         self._is_enough = asyncio.Event()
-        self._consumer = Consumer(name, self._deliver, min(limit, _AT_ONCE))
+        self._consumer = client.consumer(self._plan, name, self._deliver)
         self._consumer.allowance = limit
         self._consumer.cancelled = self._is_enough.set
 
-    async def take(self, queue: str, group: str, position: object, wait_ms: int, outcome: int) -> list[Delivery]:
+    async def take(self, wait_ms: int, outcome: int) -> list[Delivery]:
         """Return messages that arrive in time, up to the limit, once their settlement is durable.
 
         Raises the errors of consuming and of storing; after these, all messages are back in line.
         """
-        members = self._broker.consume(queue, self._consumer, group, position=position)
+        members = self._client.consume(self._plan, self._consumer)
         try:
             with contextlib.suppress(TimeoutError):
                 # Deliveries need a few turns of the event loop; a group that is behind on disk needs longer.
@@ -238,7 +248,7 @@ class Taker:
             self._broker.allow(self._consumer, 0)
             await settle_all(self._broker, self._got, outcome)
         finally:
-            self._broker.cancel(self._consumer)
+            self._client.cancel(self._plan, self._consumer)
         if members.queue.is_gone and not self._got:
             raise members.queue.end
         if isinstance(members, StreamGroup):  # its progress is staged when the consumer leaves

@@ -226,7 +226,7 @@ async def _queues(page: Exposition, host: str, broker: Broker, room: int) -> int
         consumers += queue.consumers
         if number < room:
             _queue(page, host, queue)
-            _source(page, host, queue, broker.administration.follower(queue))
+            _source(page, host, queue, broker.administration.fed_queue(queue))
     page.gauge("headrace_queues", "Queues.").add(len(names), labels)
     page.gauge("headrace_queues_without_series", "Queues that only totals count.").add(
         max(0, len(names) - room), labels
@@ -240,18 +240,18 @@ async def _queues(page: Exposition, host: str, broker: Broker, room: int) -> int
     return min(room, len(names))
 
 
-def _source(page: Exposition, host: str, queue: Queue, follower: FedQueue | None) -> None:
+def _source(page: Exposition, host: str, queue: Queue, fed: FedQueue | None) -> None:
     """Add the progress of a queue in its source."""
-    if follower is None:
+    if fed is None:
         return
     labels = {"vhost": host, "queue": queue.name, "source": queue.definition.source}
     page.gauge("headrace_queue_source_offset", "How far a queue is in the stream that it is filled from.").add(
-        follower.position, labels
+        fed.position, labels
     )
-    page.gauge("headrace_queue_source_lag", "How far it is behind the end of that stream.").add(follower.lag, labels)
+    page.gauge("headrace_queue_source_lag", "How far it is behind the end of that stream.").add(fed.lag, labels)
     page.counter(
         "headrace_queue_source_missed_total", "Messages that retention took before it had looked at them."
-    ).add(follower.missed, labels)
+    ).add(fed.missed, labels)
 
 
 def _queue(page: Exposition, host: str, queue: Queue) -> None:

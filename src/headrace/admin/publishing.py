@@ -11,18 +11,16 @@ from typing import Final
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from headrace.admin.messages import PROTOCOL
+from headrace.admin.messages import client_of
 from headrace.admin.pages import BadRequest, Call, Pages
 from headrace.admin.site import ANYBODY
 from headrace.config.kinds import Flag, Number, Object, Unicode
 from headrace.config.table import Fault, option, read_model, table_of
 from headrace.core.batch import Confirm
-from headrace.core.client import Client
-from headrace.core.properties import NativeCodec, Properties
 from headrace.core.pubsub.session import BEST_EFFORT, EXACTLY_ONCE
 from headrace.core.routing.topology import DEFAULT_HOST
-from headrace.model import NATIVE
 from headrace.net.connection import outcome
+from headrace.wire.properties import Properties, encode_native
 
 MAX_EXPIRY_SECONDS: Final = (1 << 32) - 1
 _STRING: Final = Unicode("must be a string")
@@ -60,8 +58,7 @@ async def publish(call: Call) -> Response:
     if not body.topic:
         raise BadRequest('"topic" is missing: it is a topic, or a queue as $queue/<name>')
     payload, properties = _payload(body), _properties(body)
-    broker, rights = call.enter(body.vhost or DEFAULT_HOST)
-    client = Client(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
+    client = client_of(call, *call.enter(body.vhost or DEFAULT_HOST))
 
     def send(confirm: Confirm | None) -> int:
         return client.publish_topic(
@@ -111,6 +108,6 @@ def _properties(body: PublishBody) -> bytes:
     for name in _TEXTS:
         setattr(properties, name, getattr(body, name))
     try:
-        return NativeCodec().encode(properties)
+        return encode_native(properties)
     except UnicodeEncodeError as error:
         raise BadRequest(f'"headers" are not Unicode: {error.reason}') from error

@@ -13,7 +13,6 @@ from headrace.admin.slices import ordered, sliced
 from headrace.core.access.permissions import CONFIGURE, QUEUE, READ, Permission, TopicPermission
 from headrace.core.access.users import User
 from headrace.core.broker import Broker
-from headrace.core.properties import table_to_json
 from headrace.core.queue.configured import update
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.dispatch import UNLIMITED, Consumer
@@ -22,6 +21,7 @@ from headrace.core.queue.queue import Queue
 from headrace.errors import AccessRefused, HeadraceError, NotFound, Refused
 from headrace.net.connection import Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
+from headrace.wire.properties import table_to_json
 
 # -- virtual hosts ---------------------------------------------------------------------------------------------------
 

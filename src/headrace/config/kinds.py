@@ -370,6 +370,25 @@ class Texts(Kind):
         return list(value) if isinstance(value, list | tuple) else []
 
 
+def is_switched_on(text: str) -> bool:
+    """Return the meaning of a flag that a client has written as a text: on, unless it says no."""
+    return text.lower() not in ("false", "0", "no")
+
+
+@final
+class Switch(Kind):
+    """A flag that clients also write as a text."""
+
+    noun = "true or false, or a text for one of them"
+
+    def read(self, value: object) -> object:
+        if isinstance(value, str):
+            return is_switched_on(value)
+        if not isinstance(value, bool):
+            raise Unfit("must be true or false")
+        return value
+
+
 @final
 class Object(Kind):
     """A JSON object with any members."""

@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Final, TypeVar, cast, final
 
 from headrace.config.kinds import Kind, Number, Unfit, called, shown
-from headrace.errors import Refused
+from headrace.errors import PreconditionFailed, Refused
 
 Path = tuple[str | int, ...]
 """Keys and numbers of list items that lead to a value."""
@@ -159,6 +159,15 @@ def described(key: Key) -> dict[str, object]:
     if isinstance(key.kind, Kind) and key.kind.show(key.default):
         found["default"] = key.kind.plain(key.default)
     return found
+
+
+def read_arguments(table: Table, given: Mapping[str, object], of: str = "") -> Values:
+    """Read the arguments of a table and ignore all others. Raises PreconditionFailed; `of` says whose they are."""
+    try:
+        return table.read({name: given[name] for name in table.keys if name in given})
+    except Fault as fault:
+        name = str(fault.path[-1])
+        raise PreconditionFailed(f"invalid arg '{name}'{of}: {fault.expected}, not {shown(given[name])}") from fault
 
 
 # -- models ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from headrace.core.feeds.feed import FedQueue
 from headrace.core.flow import Flow, Intake, Statistics
 from headrace.core.ledger import Ledger, ProtocolStore
 from headrace.core.pipeline import CommitPipeline, Schedule, take_steps, together
-from headrace.core.properties import Codecs
 from headrace.core.publishing import Bulk, Publishing
 from headrace.core.pubsub.pubsub import PubSub, SessionQueues
 from headrace.core.pubsub.retained import Retained
@@ -33,11 +32,11 @@ from headrace.core.queue.stream import StreamGroup
 from headrace.core.queue.work import WorkGroup
 from headrace.core.routing.address import MAX_OFFSET, effective_group, is_address
 from headrace.core.routing.exchange import Binding, Exchange
-from headrace.core.routing.topics import quoted
 from headrace.core.routing.topology import DEFAULT_HOST, Topology, topic_of, unscoped
 from headrace.core.transaction import Publish
 from headrace.errors import Corrupt, NotFound, Refused
 from headrace.model import Message, Source
+from headrace.names import quoted
 from headrace.selector import Selector
 from headrace.storage.api import BINDINGS, EXCHANGES, KEPT, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
 from headrace.storage.group_state import STREAM, WORK
@@ -190,7 +189,7 @@ class Administration:
         """Return how many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
         return self._queues.usable(definition.name, None).disposal.loss(definition, self._clock.now_us())
 
-    def follower(self, queue: Queue) -> FedQueue | None:
+    def fed_queue(self, queue: Queue) -> FedQueue | None:
         """Return the progress of a queue in the stream that it is filled from; None if it is not."""
         return self._queues.assigner.of(queue)
 
@@ -246,17 +245,15 @@ class Broker:
         clock: Clock,
         schedule: Schedule,
         host: str = DEFAULT_HOST,
-        codecs: Codecs | None = None,
         flow: Flow | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
         replication_group: str = MAIN,
     ) -> None:
         self._clock = clock
-        self.codecs = codecs or Codecs()
         self.topology = Topology(host)
         self._flow = flow or Flow()
         self._pipeline = CommitPipeline(engine, clock, schedule, self._flow)
-        self._queues = Queues(engine, clock, self._pipeline, self.topology, self.codecs, replication_group)
+        self._queues = Queues(engine, clock, self._pipeline, self.topology, replication_group)
         self.topology.load(engine)
         inner = SessionQueues(engine, host, self._pipeline, clock, self._queues)
         self.pubsub = PubSub(self.topology, Retained(engine, host, bounds), inner, bounds)
@@ -264,7 +261,7 @@ class Broker:
         self.sessions = Sessions(clock, self._pipeline, self.pubsub, store, self._publish_will)
         self._publishing = Publishing(self._queues, self.pubsub, self._pipeline, clock)
         self.ledger = Ledger(engine, host)
-        self.kept = ProtocolStore(engine, host, self._pipeline)
+        self.protocol_store = ProtocolStore(engine, host, self._pipeline)
         self.dead_letters = self._queues.dead_letters
         self.claims = Claims(self._pipeline, self._queues, clock)
         self.groups = Groups(self._pipeline, self._queues, clock)
@@ -300,7 +297,7 @@ class Broker:
         extra_keys: Sequence[str] = (),
         straight_to: Queue | None = None,
     ) -> int:
-        """Publish messages that differ only in their payloads; one call may confirm several.
+        """Publish messages of one source and with the same headers, if those decide; one call may confirm several.
 
         All go to the same queues, so they are routed once, and limits are checked only where there are any. The broker
         owns the list from then on. Successive publishes with the same `confirm` get one call. A caller that knows the
@@ -323,6 +320,10 @@ class Broker:
     def straight_to(self, exchange: str, key: str) -> Queue | None:
         """Return the one queue that messages with this key go to until it is deleted; None where more decides."""
         return self.topology.direct.get(key) if not exchange else None
+
+    def reads_headers(self, exchange: str) -> bool:
+        """True if the headers of a message to this exchange decide where it goes."""
+        return bool(exchange) and self.topology.exchanges.looks_at_headers(exchange)
 
     def publish_topic(
         self,
@@ -386,7 +387,7 @@ class Broker:
     def bulk(self) -> Bulk:
         """Return an empty bulk publish: add encoded messages to it, then commit or undo it."""
         now_us = self._clock.now_us()
-        return Bulk(self.topology, self._queues, self.pubsub, self.codecs, self._pipeline, self.ledger, now_us)
+        return Bulk(self.topology, self._queues, self.pubsub, self._pipeline, self.ledger, now_us)
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -710,7 +711,7 @@ class Broker:
         return self._flow.listeners
 
     @property
-    def turn_number(self) -> int:
+    def batch_number(self) -> int:
         """The number of the open batch. One `when_safe` covers all calls of one batch."""
         return self._pipeline.batch.number
 

@@ -5,22 +5,25 @@ that means: which queue, group, mode and position, and whether the user may. Rou
 """
 
 import secrets
-from collections.abc import Callable
-from typing import Final, final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, final
 
+from headrace.config.kinds import MAX_NUMBER, Kind, Number, Switch, Text, Unfit
+from headrace.config.table import Key, Table, read_arguments
 from headrace.core.access.logins import Account
 from headrace.core.access.permissions import PLAIN_TOPICS, QUEUE, READ, Permission, Rights
 from headrace.core.access.users import User
 from headrace.core.batch import Confirm
 from headrace.core.broker import Broker
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
+from headrace.core.queue.definition import parse_position
 from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Recipient
 from headrace.core.queue.group import STREAM_MODE, Group, mode_joined, mode_to_join
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.routing.address import Address, effective_group, is_address, parse_address
-from headrace.core.routing.topics import check_topic, quoted
 from headrace.errors import AccessRefused, Refused
 from headrace.model import NATIVE, Message, Source
+from headrace.names import check_topic, quoted
 from headrace.selector import Selector
 
 _MAX_ROUTES: Final = 256
@@ -75,10 +78,36 @@ class ConsumeRequest:
         self.selector: Selector | None = None
         self.exclusive = False
 
+    def read(self, table: Table, arguments: Mapping[str, object]) -> None:
+        """Read the arguments of a `request_table`. Raises PreconditionFailed."""
+        values: dict[str, Any] = read_arguments(table, arguments)
+        self.group, self.mode, self.position, self.auto_commit, self.priority = values.values()
 
-def is_switched_on(text: str) -> bool:
-    """Return the meaning of a flag that a client has written as a text: on, unless it says no."""
-    return text.lower() not in ("false", "0", "no")
+
+@final
+class _Start(Kind):
+    """A position in a stream; `read` leaves its form as it is."""
+
+    noun = "position"
+
+    def read(self, value: object) -> object:
+        try:
+            parse_position(value)
+        except Refused as error:
+            raise Unfit("must be first, last, next, a number, offset=<number> or timestamp=<unix time>") from error
+        return value
+
+
+def request_table(group: str, mode: str, position: str, auto_commit: str, priority: str) -> Table:
+    """Return the table of the arguments of a consumer, by the names that a protocol gives them."""
+    text = Text("must be a string")
+    return Table(
+        Key(group, text, "", ""),
+        Key(mode, text, "", ""),
+        Key(position, _Start(), None, ""),
+        Key(auto_commit, Switch(), True, ""),
+        Key(priority, Number(-MAX_NUMBER, expected="must be a whole number"), 0, ""),
+    )
 
 
 @final

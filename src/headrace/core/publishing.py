@@ -12,7 +12,6 @@ from headrace.core.batch import Batch, Confirm, ConfirmAll
 from headrace.core.feeds.feed import is_cursor
 from headrace.core.ledger import Advance, Ledger
 from headrace.core.pipeline import CommitPipeline
-from headrace.core.properties import Codecs
 from headrace.core.pubsub.pubsub import PubSub, Route
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
 from headrace.core.queue.dispatch import Delivery
@@ -21,12 +20,13 @@ from headrace.core.queue.queue import Queue
 from headrace.core.queue.queues import Queues
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.routing.address import is_address, parse_address
-from headrace.core.routing.topics import MAX_TOPIC_BYTES, check_topic, quoted
 from headrace.core.routing.topology import Topology, topic_of
 from headrace.core.transaction import Publish, Transaction
 from headrace.errors import HeadraceError, PreconditionFailed, Refused
 from headrace.model import Message, Source
+from headrace.names import MAX_TOPIC_BYTES, check_topic, quoted
 from headrace.storage.api import Commit, Encoded
+from headrace.wire.encodings import decode_headers
 
 _TAIL_MESSAGES: Final = 100_000
 _TAIL_BYTES: Final = 64 << 20
@@ -113,7 +113,6 @@ class Bulk:
         topology: Topology,
         queues: Queues,
         pubsub: PubSub,
-        codecs: Codecs,
         pipeline: CommitPipeline,
         ledger: Ledger,
         now_us: int,
@@ -121,7 +120,6 @@ class Bulk:
         self._topology = topology
         self._queues = queues
         self._pubsub = pubsub
-        self._codecs = codecs
         self._pipeline = pipeline
         self._ledger = ledger
         self._now_us = now_us
@@ -209,7 +207,7 @@ class Bulk:
     def _add_by_headers(self, exchange: str, rows: Encoded) -> None:
         chosen: dict[Queue, list[int]] = {}
         for row, message in enumerate(rows.messages(0, rows.count)):
-            headers = self._codecs.decode(message).headers
+            headers = decode_headers(message.source.encoding, message.properties)
             key = message.source.topic
             queues = self._topology.of_exchange(exchange, key, headers, ())
             if self._topology.reaches_subscribers(exchange, key, headers, ()):

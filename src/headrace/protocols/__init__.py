@@ -12,24 +12,19 @@ from headrace.clock import Clock
 from headrace.config.settings import Settings
 from headrace.core.access.access import Access
 from headrace.core.hosts import Hosts
-from headrace.core.properties import Codecs, PropertiesCodec
 from headrace.errors import Unavailable
-from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.datagrams import DatagramHandler
 from headrace.net.handler import Handler
 from headrace.net.handover import FindRedirect, Tracker
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handover import Amqp091Refusal, Amqp091Tracker
-from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp091.server import Server as Amqp091Server
 from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
 from headrace.protocols.amqp10.handover import Amqp10Refusal, Amqp10Tracker
-from headrace.protocols.amqp10.properties import Amqp10Codec
 from headrace.protocols.amqp10.server import Server as Amqp10Server
 from headrace.protocols.greeting import Greeting, Recognise, anything, recognise_amqp10
 from headrace.protocols.mqtt.connection import Connection as MqttConnection
 from headrace.protocols.mqtt.handover import MqttRefusal, MqttTracker, version_of
-from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.version import __version__
 
@@ -98,8 +93,6 @@ class Protocol:
     """Starts a protocol over streams."""
     datagrams: Callable[[Backend], DatagramHandler] | None = None
     """Starts a protocol over datagrams."""
-    codec: tuple[int, Callable[[], PropertiesCodec]] | None = None
-    """The encoding of its message properties, if it has one of its own, and its codec."""
     web_sockets: WebSockets | None = None
     tracker: Callable[[bytes], Tracker] | None = None
     """Follows a connection that a node of a cluster forwards, given its first bytes."""
@@ -137,7 +130,6 @@ PROTOCOLS: Final = (
         listener="amqp",
         recognise=recognise_amqp10,
         server=_amqp10,
-        codec=(AMQP10, Amqp10Codec),
         tracker=lambda start: Amqp10Tracker(),
         refusal=Amqp10Refusal,
     ),
@@ -145,7 +137,6 @@ PROTOCOLS: Final = (
         name="amqp091",
         listener="amqp",
         server=_amqp091,
-        codec=(AMQP091, Amqp091Codec),
         tracker=lambda start: Amqp091Tracker(),
         refusal=lambda find_redirect: Amqp091Refusal(find_redirect, __version__),
     ),
@@ -159,7 +150,6 @@ PROTOCOLS: Final = (
             max_packet_bytes=lambda settings: settings.mqtt.max_packet_bytes,
         ),
         server=_mqtt,
-        codec=(MQTT5, Mqtt5Codec),
         tracker=lambda start: MqttTracker(version_of(start)),
         refusal=MqttRefusal,
     ),
@@ -172,16 +162,6 @@ LISTENERS: Final = tuple(dict.fromkeys([each.listener for each in PROTOCOLS if e
 DATAGRAM_LISTENERS: Final = tuple([each.listener for each in PROTOCOLS if each.datagrams is not None])
 WEB_SOCKETS: Final = {each.web_sockets.listener: each for each in PROTOCOLS if each.web_sockets is not None}
 """The protocols inside WebSockets, by listener."""
-
-
-def codecs() -> Codecs:
-    """The codecs of message properties, of all protocols."""
-    found = Codecs()
-    for protocol in PROTOCOLS:
-        if protocol.codec is not None:
-            encoding, make = protocol.codec
-            found.add(encoding, make())
-    return found
 
 
 def tracker(listener: str, start: bytes) -> Tracker:

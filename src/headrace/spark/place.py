@@ -342,10 +342,9 @@ class StoredPlace(Place):
         return [name for name in names if _HOST_SEPARATOR not in name]
 
     def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
-        from headrace.spark.properties import read_properties  # only tasks read
-        from headrace.storage.frame import Frame
+        from headrace.storage.frame import Frame  # only tasks read
 
-        frame = Frame(partition.queue, columns_of(partition.schema), read_properties)
+        frame = Frame(partition.queue, columns_of(partition.schema))
         for found in self._batches(partition, frame.stored):
             rows = wanted_rows(found, partition.only)
             if rows.num_rows:

@@ -310,7 +310,7 @@ class Log(ABC):
         Raises Refused below `first_offset` and Corrupt where the stored bytes are damaged.
         """
 
-    def lone(self, offset: int) -> Message | None:
+    def single(self, offset: int) -> Message | None:
         """The message at this offset, if it is the last one and in memory; else None, and `read` finds it."""
         return None
 

@@ -1,18 +1,15 @@
 """A log as a table for people: the columns that Spark, pandas and the bulk endpoints show. Imports pyarrow.
 
-storage/arrow.py has the stored columns. A frame turns properties into a content type and headers with a reader from
-the caller, once for each distinct value.
+storage/arrow.py has the stored columns. A frame turns properties into a content type and headers, once per
+distinct value.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, final
 
 import pyarrow as pa
 
-PropertiesReader = Callable[[int, bytes], tuple[str | None, dict[str, str] | None]]
-"""Reads the content type and the headers from properties in an encoding; None for an absent one.
-
-Empty properties have neither, in any encoding."""
+from headrace.wire.encodings import read_columns
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = "headers"
@@ -57,10 +54,9 @@ _MAX_MEMORY: Final = 10_000
 class Frame:
     """Turns the stored columns of one queue into the named columns."""
 
-    def __init__(self, queue: str, names: Sequence[str], read_properties: PropertiesReader) -> None:
+    def __init__(self, queue: str, names: Sequence[str]) -> None:
         self._queue = queue
         self._names = list(names)
-        self._read = read_properties
         self.schema = pa.schema([FRAME.field(name) for name in names])
         self._known: dict[bytes, tuple[str | None, dict[str, str] | None]] = {}
 
@@ -103,7 +99,7 @@ class Frame:
         if known is None:
             if len(self._known) >= _MAX_MEMORY:
                 self._known.clear()
-            known = self._known[key] = self._read(int(key[:1]), key[1:])
+            known = self._known[key] = read_columns(int(key[:1]), key[1:])
         return known
 
 

@@ -16,12 +16,12 @@ from pika.exceptions import (
 
 from headrace.core.access.permissions import Permission, TopicPermission
 from headrace.core.access.users import Limits
-from tests.changing_server import Town
+from tests.changing_server import ChangingServer
 
 
 @pytest.fixture(scope="module")
-def town() -> Iterator[Town]:
-    opened = Town()
+def server() -> Iterator[ChangingServer]:
+    opened = ChangingServer()
     for name in ("ann", "bob"):
         opened.add_user(name)
     yield opened
@@ -41,11 +41,11 @@ def _do(channel: BlockingChannel, operation: "Operation") -> None:
 # -- virtual hosts -----------------------------------------------------------------------------------------------------
 
 
-def test_virtual_hosts_are_worlds_of_their_own(town: Town) -> None:
-    town.change(lambda done: town.hosts.create("eu", done))
-    town.allow("ann", "eu")
-    town.allow("ann")
-    here, there = town.connect("ann").channel(), town.connect("ann", "eu").channel()
+def test_virtual_hosts_are_worlds_of_their_own(server: ChangingServer) -> None:
+    server.change(lambda done: server.hosts.create("eu", done))
+    server.allow("ann", "eu")
+    server.allow("ann")
+    here, there = server.connect("ann").channel(), server.connect("ann", "eu").channel()
     for channel, body in ((here, b"here"), (there, b"there")):
         channel.queue_declare("worlds")
         channel.exchange_declare("worlds", "fanout")
@@ -59,61 +59,61 @@ def test_virtual_hosts_are_worlds_of_their_own(town: Town) -> None:
     assert here.queue_declare("worlds", passive=True).method.message_count == 0
 
 
-def test_a_host_that_is_not_there_or_not_open_to_the_user_is_530(town: Town) -> None:
-    town.change(lambda done: town.hosts.create("closed", done))
+def test_a_host_that_is_not_there_or_not_open_to_the_user_is_530(server: ChangingServer) -> None:
+    server.change(lambda done: server.hosts.create("closed", done))
     with pytest.raises(ProbableAccessDeniedError, match=r"530.*vhost nowhere not found"):
-        town.connect("ann", "nowhere")
+        server.connect("ann", "nowhere")
     with pytest.raises(ProbableAccessDeniedError, match=r"530.*access to vhost 'closed' refused for user 'ann'"):
-        town.connect("ann", "closed")
+        server.connect("ann", "closed")
 
 
-def test_a_deleted_host_ends_its_connections_and_no_others(town: Town) -> None:
-    town.change(lambda done: town.hosts.create("going", done))
-    town.allow("ann", "going")
-    gone, kept = town.connect("ann", "going"), town.connect("guest")
+def test_a_deleted_host_ends_its_connections_and_no_others(server: ChangingServer) -> None:
+    server.change(lambda done: server.hosts.create("going", done))
+    server.allow("ann", "going")
+    gone, kept = server.connect("ann", "going"), server.connect("guest")
     gone.channel().queue_declare("q", durable=True)
 
-    town.change(lambda done: town.hosts.delete("going", done))
+    server.change(lambda done: server.hosts.delete("going", done))
 
     with pytest.raises(ConnectionClosedByBroker, match=r"vhost 'going' is deleted"):
         gone.process_data_events(60)
     with pytest.raises(ProbableAccessDeniedError, match="vhost going not found"):
-        town.connect("ann", "going")
+        server.connect("ann", "going")
     assert kept.channel().is_open
-    town.change(lambda done: town.hosts.create("going", done))
-    town.allow("ann", "going")
+    server.change(lambda done: server.hosts.create("going", done))
+    server.allow("ann", "going")
     with pytest.raises(ChannelClosedByBroker, match="404"):
-        town.connect("ann", "going").channel().queue_declare("q", passive=True)
+        server.connect("ann", "going").channel().queue_declare("q", passive=True)
 
 
 # -- logging in --------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_password_is_403_where_the_client_understands_that(town: Town) -> None:
+def test_a_wrong_password_is_403_where_the_client_understands_that(server: ChangingServer) -> None:
     with pytest.raises(ProbableAuthenticationError, match=r"403.*ACCESS_REFUSED - Login was refused using.*PLAIN"):
-        town.connect("ann", credentials=pika.PlainCredentials("ann", "wrong"))
+        server.connect("ann", credentials=pika.PlainCredentials("ann", "wrong"))
     with pytest.raises(ProbableAuthenticationError, match="ACCESS_REFUSED"):
-        town.connect("nobody")
+        server.connect("nobody")
 
 
-def test_others_just_lose_the_connection(town: Town) -> None:
+def test_others_just_lose_the_connection(server: ChangingServer) -> None:
     old = {"capabilities": {"authentication_failure_close": False}}
     with pytest.raises(AMQPConnectionError) as ended:
-        town.connect("ann", credentials=pika.PlainCredentials("ann", "wrong"), client_properties=old)
+        server.connect("ann", credentials=pika.PlainCredentials("ann", "wrong"), client_properties=old)
     assert "ACCESS_REFUSED" not in str(ended.value)
 
 
-def test_a_removed_user_is_disconnected_and_cannot_come_back(town: Town) -> None:
-    town.add_user("eve")
-    town.allow("eve")
-    connection = town.connect("eve")
+def test_a_removed_user_is_disconnected_and_cannot_come_back(server: ChangingServer) -> None:
+    server.add_user("eve")
+    server.allow("eve")
+    connection = server.connect("eve")
 
-    town.change(lambda done: town.access.delete_user("eve", done))
+    server.change(lambda done: server.access.delete_user("eve", done))
 
     with pytest.raises(ConnectionClosedByBroker, match="user 'eve' is deleted"):
         connection.process_data_events(60)
     with pytest.raises(ProbableAuthenticationError):
-        town.connect("eve")
+        server.connect("eve")
 
 
 # -- what each method needs --------------------------------------------------------------------------------------------
@@ -174,9 +174,9 @@ _OPERATIONS: dict[str, tuple[Operation, dict[str, list[str]]]] = {
 
 
 @pytest.fixture
-def things(town: Town) -> Iterator[BlockingChannel]:
+def things(server: ChangingServer) -> Iterator[BlockingChannel]:
     """What the operations are about, made anew by guest."""
-    channel = town.connect().channel()
+    channel = server.connect().channel()
     for queue in ("q", "new", "s", "fresh"):
         channel.queue_delete(queue)
     for exchange in ("x", "y", "newx"):
@@ -196,9 +196,9 @@ def _pattern(names: list[str]) -> str:
     return "^(" + "|".join(re.escape(name) for name in names) + ")$" if names else ""
 
 
-def _try(town: Town, operation: Operation, needs: dict[str, list[str]]) -> None:
-    town.allow("ann", "/", *[_pattern(needs.get(what, [])) for what in ("configure", "write", "read")])
-    connection = town.connect("ann")
+def _try(server: ChangingServer, operation: Operation, needs: dict[str, list[str]]) -> None:
+    server.allow("ann", "/", *[_pattern(needs.get(what, [])) for what in ("configure", "write", "read")])
+    connection = server.connect("ann")
     try:
         _do(connection.channel(), operation)
     finally:
@@ -208,48 +208,50 @@ def _try(town: Town, operation: Operation, needs: dict[str, list[str]]) -> None:
 
 @pytest.mark.parametrize("name", _OPERATIONS)
 @pytest.mark.usefixtures("things")
-def test_a_method_needs_exactly_its_permissions(town: Town, name: str) -> None:
+def test_a_method_needs_exactly_its_permissions(server: ChangingServer, name: str) -> None:
     operation, needs = _OPERATIONS[name]
     for what, names in needs.items():
         for missing in names:
             less = {**needs, what: [kept for kept in names if kept != missing]}
             expected = f"ACCESS_REFUSED - {what} access to (queue|exchange) '{re.escape(missing)}' in vhost '/' refused"
             with pytest.raises(ChannelClosedByBroker, match=f"403.*{expected} for user 'ann'"):
-                _try(town, operation, less)
+                _try(server, operation, less)
 
-    _try(town, operation, needs)
+    _try(server, operation, needs)
 
 
-def test_a_name_that_the_server_gives_needs_permission_too(town: Town) -> None:
-    town.allow("ann", configure="^mine")
+def test_a_name_that_the_server_gives_needs_permission_too(server: ChangingServer) -> None:
+    server.allow("ann", configure="^mine")
     with pytest.raises(ChannelClosedByBroker, match=r"403.*configure access to queue 'amq\.gen-"):
-        town.connect("ann").channel().queue_declare("")
-    town.allow("ann", configure=r"^amq\.gen-.+")
-    assert town.connect("ann").channel().queue_declare("").method.queue.startswith("amq.gen-")
+        server.connect("ann").channel().queue_declare("")
+    server.allow("ann", configure=r"^amq\.gen-.+")
+    assert server.connect("ann").channel().queue_declare("").method.queue.startswith("amq.gen-")
 
 
-def test_taking_a_permission_away_counts_for_those_who_are_connected(town: Town, things: BlockingChannel) -> None:
-    town.allow("ann")
-    connection = town.connect("ann")
+def test_taking_a_permission_away_counts_for_those_who_are_connected(
+    server: ChangingServer, things: BlockingChannel
+) -> None:
+    server.allow("ann")
+    connection = server.connect("ann")
     channel = connection.channel()
     channel.confirm_delivery()
     channel.basic_publish("", "q", b"allowed")
 
-    town.allow("ann", write="^other$")
+    server.allow("ann", write="^other$")
 
     with pytest.raises(ChannelClosedByBroker, match=r"403.*write access to exchange 'amq\.default'"):
         channel.basic_publish("", "q", b"refused")
-    town.change(lambda done: town.access.delete_permission("ann", "/", done))
+    server.change(lambda done: server.access.delete_permission("ann", "/", done))
     with pytest.raises(ChannelClosedByBroker, match="403"):
         connection.channel().basic_get("q")
     assert things.queue_declare("q", passive=True).method.message_count == 1
 
 
-def test_topic_permissions_bound_keys_to_publish_and_to_bind(town: Town, things: BlockingChannel) -> None:
-    town.allow("ann")
+def test_topic_permissions_bound_keys_to_publish_and_to_bind(server: ChangingServer, things: BlockingChannel) -> None:
+    server.allow("ann")
     topic = TopicPermission("ann", "/", "amq.topic", "^{username}\\.", "^public\\.")
-    town.change(lambda done: town.access.put_topic_permission(topic, done))
-    connection = town.connect("ann")
+    server.change(lambda done: server.access.put_topic_permission(topic, done))
+    connection = server.connect("ann")
 
     channel = connection.channel()
     channel.basic_publish("amq.topic", "ann.1", b"mine")
@@ -264,26 +266,26 @@ def test_topic_permissions_bound_keys_to_publish_and_to_bind(town: Town, things:
     ):
         with pytest.raises(ChannelClosedByBroker, match=r"403.*access to topic '.*' in exchange 'amq\.topic'"):
             _do(connection.channel(), refused)
-    town.change(lambda done: town.access.delete_topic_permissions("ann", "/", done))
+    server.change(lambda done: server.access.delete_topic_permissions("ann", "/", done))
     channel.basic_publish("amq.topic", "bob.1", b"now")
     _sync(channel)
     assert things.is_open
 
 
-def test_messages_bear_the_name_of_who_logged_in_or_of_nobody(town: Town, things: BlockingChannel) -> None:
-    town.allow("ann")
-    channel = town.connect("ann").channel()
+def test_messages_bear_the_name_of_who_logged_in_or_of_nobody(server: ChangingServer, things: BlockingChannel) -> None:
+    server.allow("ann")
+    channel = server.connect("ann").channel()
     channel.confirm_delivery()
     channel.basic_publish("", "q", b"mine", pika.BasicProperties(user_id="ann"))
     with pytest.raises(ChannelClosedByBroker, match=r"406.*user_id property set to 'guest' but authenticated user was"):
         channel.basic_publish("", "q", b"not mine", pika.BasicProperties(user_id="guest"))
 
-    town.change(lambda done: town.access.put_user("ann", None, ["impersonator"], done))
-    other = town.connect("ann").channel()
+    server.change(lambda done: server.access.put_user("ann", None, ["impersonator"], done))
+    other = server.connect("ann").channel()
     other.confirm_delivery()
     other.basic_publish("", "q", b"in the name of", pika.BasicProperties(user_id="guest"))
 
-    town.change(lambda done: town.access.put_user("ann", None, [], done))
+    server.change(lambda done: server.access.put_user("ann", None, [], done))
     assert [things.basic_get("q", auto_ack=True)[1].user_id for _ in range(2)] == ["ann", "guest"]
 
 
@@ -291,29 +293,29 @@ def test_messages_bear_the_name_of_who_logged_in_or_of_nobody(town: Town, things
 
 
 @pytest.fixture
-def limit(town: Town) -> Iterator[Callable[[Limits], None]]:
+def limit(server: ChangingServer) -> Iterator[Callable[[Limits], None]]:
     """Sets bob's limits, for the length of a test."""
-    town.allow("bob")
+    server.allow("bob")
 
     def set_limits(limits: Limits) -> None:
-        town.change(lambda done: town.access.set_limits("bob", limits, done))
+        server.change(lambda done: server.access.set_limits("bob", limits, done))
 
     yield set_limits
     set_limits(Limits())
 
 
-def test_connections_above_the_users_limit_are_530(town: Town, limit: Callable[[Limits], None]) -> None:
+def test_connections_above_the_users_limit_are_530(server: ChangingServer, limit: Callable[[Limits], None]) -> None:
     limit(Limits(max_connections=2))
-    first, _ = town.connect("bob"), town.connect("bob")
+    first, _ = server.connect("bob"), server.connect("bob")
     with pytest.raises(ProbableAccessDeniedError, match=r"530.*user connection limit \(2\) is reached"):
-        town.connect("bob")
+        server.connect("bob")
     first.close()
-    assert town.connect("bob").is_open
+    assert server.connect("bob").is_open
 
 
-def test_channels_above_the_users_limit_are_530(town: Town, limit: Callable[[Limits], None]) -> None:
+def test_channels_above_the_users_limit_are_530(server: ChangingServer, limit: Callable[[Limits], None]) -> None:
     limit(Limits(max_channels=2))
-    one, other = town.connect("bob"), town.connect("bob")
+    one, other = server.connect("bob"), server.connect("bob")
     one.channel().close()
     one.channel()
     other.channel()
@@ -323,10 +325,10 @@ def test_channels_above_the_users_limit_are_530(town: Town, limit: Callable[[Lim
 
 
 def test_a_message_above_the_users_limit_is_311(
-    town: Town, limit: Callable[[Limits], None], things: BlockingChannel
+    server: ChangingServer, limit: Callable[[Limits], None], things: BlockingChannel
 ) -> None:
     limit(Limits(max_message_bytes=1000))
-    connection = town.connect("bob")
+    connection = server.connect("bob")
     channel = connection.channel()
     channel.confirm_delivery()
     channel.basic_publish("", "q", b"x" * 1000)
@@ -337,11 +339,11 @@ def test_a_message_above_the_users_limit_is_311(
 
 
 def test_a_user_that_publishes_too_fast_is_slowed_and_nobody_else(
-    town: Town, limit: Callable[[Limits], None], things: BlockingChannel
+    server: ChangingServer, limit: Callable[[Limits], None], things: BlockingChannel
 ) -> None:
     limit(Limits(max_message_rate=1))
     things.confirm_delivery()
-    connection = town.connect("bob")
+    connection = server.connect("bob")
     channel = connection.channel()
     for _ in range(8):  # at once, so that it is not heard for seconds, also on a busy machine
         channel._impl.basic_publish("", "q", b"x")
@@ -361,11 +363,11 @@ def _depth(channel: BlockingChannel) -> int:
     return int(channel.queue_declare("q", passive=True).method.message_count)
 
 
-def test_no_permission_is_kept_for_a_user_that_is_gone(town: Town) -> None:
-    town.add_user("zed")
-    town.allow("zed")
-    town.change(lambda done: town.access.delete_user("zed", done))
-    town.add_user("zed")
+def test_no_permission_is_kept_for_a_user_that_is_gone(server: ChangingServer) -> None:
+    server.add_user("zed")
+    server.allow("zed")
+    server.change(lambda done: server.access.delete_user("zed", done))
+    server.add_user("zed")
     with pytest.raises(ProbableAccessDeniedError, match="refused for user 'zed'"):
-        town.connect("zed")
-    assert Permission("zed", "/", ".*", ".*", ".*") not in town.ask(town.access.permissions)
+        server.connect("zed")
+    assert Permission("zed", "/", ".*", ".*", ".*") not in server.ask(server.access.permissions)

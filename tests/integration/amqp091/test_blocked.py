@@ -13,7 +13,7 @@ from pika.exceptions import ConnectionClosedByBroker, NackError
 from headrace.core.flow import Flow
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine, LocalSettings
-from tests.changing_server import Town
+from tests.changing_server import ChangingServer
 from tests.disks import FailingDisk
 
 _SECONDS = 60.0
@@ -51,18 +51,18 @@ def _wait(connection: BlockingConnection, is_so: Callable[[], bool]) -> None:
         connection.process_data_events(0.01)
 
 
-def _queue(town: Town) -> BlockingChannel:
-    channel = town.connect().channel()
+def _queue(server: ChangingServer) -> BlockingChannel:
+    channel = server.connect().channel()
     channel.queue_declare("q", durable=True)
     return channel
 
 
 def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(tmp_path: Path) -> None:
     disk = SlowDisk()
-    town = Town(lambda wake: LocalEngine(tmp_path, wake, disk=disk), lambda: Flow(1 << 20, 1 << 19))
+    server = ChangingServer(lambda wake: LocalEngine(tmp_path, wake, disk=disk), lambda: Flow(1 << 20, 1 << 19))
     try:
-        reader = _queue(town)
-        publisher = town.connect()
+        reader = _queue(server)
+        publisher = server.connect()
         told, untold = _noting(publisher), _noting(reader.connection)
         channel = publisher.channel()
         channel.basic_publish("", "q", b"first")
@@ -83,7 +83,7 @@ def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(tmp_path: Path) -> 
         assert untold == []
     finally:
         disk.may_write.set()
-        town.close()
+        server.close()
 
 
 def _depth(channel: BlockingChannel) -> int:
@@ -107,10 +107,10 @@ def test_publishers_wait_for_a_full_disk_and_go_on_when_there_is_space(tmp_path:
     settings = LocalSettings(
         journal_file_bytes=256 << 10, checkpoint_bytes=512 << 10, tail_bytes=128 << 10, segment_bytes=512 << 10
     )
-    town = Town(lambda wake: LocalEngine(tmp_path, wake, settings, disk=disk))
+    server = ChangingServer(lambda wake: LocalEngine(tmp_path, wake, settings, disk=disk))
     try:
-        _queue(town)
-        publisher = town.connect()
+        _queue(server)
+        publisher = server.connect()
         told = _noting(publisher)
         channel = publisher.channel()
         channel.confirm_delivery()
@@ -130,12 +130,12 @@ def test_publishers_wait_for_a_full_disk_and_go_on_when_there_is_space(tmp_path:
             number += 1
             _try_publish(channel, b"%d" % number + _BODY, confirmed)
 
-        reader = town.connect().channel()
+        reader = server.connect().channel()
         assert [_get(reader, "q") for _ in confirmed] == confirmed, "what was confirmed, in order, and nothing else"
         assert reader.basic_get("q")[0] is None
     finally:
         disk.full = False
-        town.close()
+        server.close()
 
 
 def test_a_transaction_that_cannot_be_stored_is_506_and_did_not_happen(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_a_transaction_that_cannot_be_stored_is_506_and_did_not_happen(tmp_path:
     settings = LocalSettings(
         journal_file_bytes=256 << 10, checkpoint_bytes=512 << 10, tail_bytes=128 << 10, segment_bytes=512 << 10
     )
-    town = Town(lambda wake: LocalEngine(tmp_path, wake, settings, disk=disk))
+    server = ChangingServer(lambda wake: LocalEngine(tmp_path, wake, settings, disk=disk))
     try:
-        _queue(town)
-        channel = town.connect().channel()
+        _queue(server)
+        channel = server.connect().channel()
         channel.tx_select()
         disk.full = True
         committed: list[bytes] = []
@@ -154,10 +154,10 @@ def test_a_transaction_that_cannot_be_stored_is_506_and_did_not_happen(tmp_path:
             _commit_until_refused(channel, committed)
 
         disk.full = False
-        assert len(committed) == _depth(town.connect().channel())
+        assert len(committed) == _depth(server.connect().channel())
     finally:
         disk.full = False
-        town.close()
+        server.close()
 
 
 def _commit_until_refused(channel: BlockingChannel, committed: list[bytes]) -> None:

@@ -10,7 +10,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import NONE
+from headrace.wire.amqp091 import NONE
 from tests.bare import Bare
 from tests.servers import Server, serving
 

@@ -24,7 +24,7 @@ from headrace.protocols.amqp10.performatives import (
     Target,
     Transfer,
 )
-from headrace.protocols.amqp10.types import Map
+from headrace.wire.types import Map
 from tests.amqp10_client import RawClient, body, credit, receiver, sender, transfer
 from tests.servers import Server, drain
 

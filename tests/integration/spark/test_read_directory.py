@@ -13,12 +13,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.core.properties import NativeCodec, Properties
 from headrace.errors import Truncated
 from headrace.model import Message, Source
 from headrace.spark import HeadraceDataSource
 from headrace.spark.pipelines.session import pack
 from headrace.storage.api import QUEUES
+from headrace.wire.properties import Properties, encode_native
 from tests.integration.spark.conftest import START_US, Directory
 
 
@@ -35,7 +35,7 @@ def offsets(frame: DataFrame) -> list[int]:
 
 def test_a_queue_is_a_table_with_all_that_its_messages_say(spark: SparkSession, directory: Directory) -> None:
     headers = {"tenant": "a", "n": 5, "ok": True, "price": Decimal("1.50"), "nested": {"x": 1}}
-    raw = NativeCodec().encode(Properties(headers, "text/plain"))
+    raw = encode_native(Properties(headers, "text/plain"))
     message = Message(Source("orders/paid"), b"paid", START_US, raw, 7, START_US + 1_000_000)
     directory.commit(lambda commit: commit.append("orders", [message]))
 

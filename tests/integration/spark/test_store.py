@@ -13,7 +13,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from headrace.clock import SystemClock
 from headrace.config.replication import MAIN
-from headrace.core.properties import NativeCodec, Properties
 from headrace.errors import NotFound, Refused, Truncated, Unavailable
 from headrace.model import Message, Source
 from headrace.spark import HeadraceDataSource
@@ -24,6 +23,7 @@ from headrace.storage.api import QUEUES, Commit
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.view import Admin
+from headrace.wire.properties import Properties, encode_native
 from tests.integration.spark.conftest import SECOND, START_US, Filled
 from tests.spark_session import store_listener
 from tests.stores import S3, moto
@@ -99,7 +99,7 @@ def offsets(reader: BatchReader | StreamReader, partitions: list[InputPartition]
 
 def test_a_queue_is_a_table_with_all_that_its_messages_say(spark: SparkSession, store: Store) -> None:
     headers = {"tenant": "a", "n": 5, "ok": True}
-    raw = NativeCodec().encode(Properties(headers, "text/plain"))
+    raw = encode_native(Properties(headers, "text/plain"))
     message = Message(Source("orders/paid"), b"paid", START_US, raw, 7, START_US + SECOND)
     store.commit(lambda commit: commit.append("orders", [message]))
     store.append("returns", 3000)
@@ -204,13 +204,12 @@ def _append_both(messages: list[Message], commit: Commit) -> None:
 
 
 def test_messages_of_all_kinds_come_as_they_are_stored(store: Store) -> None:
-    native = NativeCodec()
     messages = [
         Message(
             Source(f"topic/{number % 7}"),
             b"x" * (number % 50),
             START_US + number,
-            native.encode(Properties({"n": number})) if number % 3 else b"",
+            encode_native(Properties({"n": number})) if number % 3 else b"",
             number % 10,
             START_US + number if number % 4 == 0 else 0,
         )

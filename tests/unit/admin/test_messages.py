@@ -16,7 +16,6 @@ from headrace.admin.messages import (
     time_to_json,
 )
 from headrace.config.table import read_model
-from headrace.core.properties import Codecs
 from headrace.errors import Refused
 from headrace.model import Message, Source
 
@@ -49,13 +48,12 @@ def test_a_cut_payload_is_a_beginning_of_the_whole(payload: bytes, most: int) ->
 
 @given(st.dictionaries(_NAMES | st.text(max_size=5), _JSON, max_size=5), st.dictionaries(_PROPERTY_NAMES, _JSON))
 def test_any_body_makes_a_message_or_is_refused(body: dict[str, object], properties: dict[str, object]) -> None:
-    codecs = Codecs()
     try:
-        found = draft(read_model(Publication, {**body, "properties": properties}), codecs, "anna", 1)
+        found = draft(read_model(Publication, {**body, "properties": properties}), "anna", 1)
     except Refused:
         return
 
-    shown = message_to_json(codecs, 0, found.message, False, 100)
+    shown = message_to_json(0, found.message, False, 100)
     json.dumps(shown, allow_nan=False)
     assert "unreadable" not in json.dumps(shown["properties"])
 
@@ -63,7 +61,7 @@ def test_any_body_makes_a_message_or_is_refused(body: dict[str, object], propert
 def test_properties_that_nobody_can_read_are_said_to_be_so() -> None:
     message = Message(Source("t", encoding=77), b"x", 1)
 
-    shown = message_to_json(Codecs(), 5, message, False, 100)
+    shown = message_to_json(5, message, False, 100)
 
     assert "encoding 77" in str(shown["properties"])
 

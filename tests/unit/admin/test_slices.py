@@ -28,7 +28,7 @@ from tests.house import House
 COUNT = 6 * AT_ONCE + 7
 
 
-class RoundRobin:
+class LoopLoad:
     """Counts what is done in each turn of the event loop."""
 
     def __init__(self) -> None:
@@ -52,18 +52,18 @@ class RoundRobin:
         self._handle.cancel()
 
 
-def counted(work: Callable[[RoundRobin], Awaitable[Any]]) -> tuple[Any, int]:
+def counted(work: Callable[[LoopLoad], Awaitable[Any]]) -> tuple[Any, int]:
     """What came of it, and how often `note` was called in one turn at most."""
 
     async def run() -> Any:
-        turns.start()
+        load.start()
         try:
-            return await work(turns)
+            return await work(load)
         finally:
-            turns.stop()
+            load.stop()
 
-    turns = RoundRobin()
-    return asyncio.run(run()), turns.most
+    load = LoopLoad()
+    return asyncio.run(run()), load.most
 
 
 async def body_of(response: Response) -> bytes:
@@ -74,9 +74,9 @@ async def body_of(response: Response) -> bytes:
 
 
 def test_a_list_is_made_a_slice_in_each_turn() -> None:
-    async def work(turns: RoundRobin) -> bytes:
+    async def work(load: LoopLoad) -> bytes:
         def shown(number: int) -> object:
-            turns.note()
+            load.note()
             return None if number % 3 == 0 else {"n": number}
 
         return b"".join([part async for part in array(range(COUNT), shown)])
@@ -90,16 +90,16 @@ def test_a_list_is_made_a_slice_in_each_turn() -> None:
 @pytest.mark.parametrize("count", [0, 1, AT_ONCE, AT_ONCE + 1])
 @pytest.mark.parametrize("is_there", [True, False])
 def test_lists_of_any_length_are_json(count: int, is_there: bool) -> None:
-    async def work(_: RoundRobin) -> bytes:
+    async def work(_: LoopLoad) -> bytes:
         return b"".join([part async for part in array(range(count), lambda number: number if is_there else None)])
 
     assert json.loads(counted(work)[0]) == (list(range(count)) if is_there else [])
 
 
 def test_long_items_make_short_slices() -> None:
-    async def work(turns: RoundRobin) -> Response:
+    async def work(load: LoopLoad) -> Response:
         def shown(_: int) -> object:
-            turns.note()
+            load.note()
             return "x" * (64 << 10)
 
         return await listed(range(20), None, shown)
@@ -114,7 +114,7 @@ def test_long_items_make_short_slices() -> None:
 def test_items_are_ordered_as_sorted_has_them(reverse: bool) -> None:
     items = [(number * 7919 % 1013, number) for number in range(4500)]
 
-    async def work(_: RoundRobin) -> list[tuple[int, int]]:
+    async def work(_: LoopLoad) -> list[tuple[int, int]]:
         return await ordered(items, lambda item: item[0], reverse)
 
     assert counted(work)[0] == sorted(items, key=lambda item: item[0], reverse=reverse)
@@ -123,7 +123,7 @@ def test_items_are_ordered_as_sorted_has_them(reverse: bool) -> None:
 def test_names_go_on_after_the_last_one() -> None:
     names = [f"{number:05}" for number in range(3000)]
 
-    async def work(_: RoundRobin) -> list[tuple[list[str], str | None]]:
+    async def work(_: LoopLoad) -> list[tuple[list[str], str | None]]:
         return [await after(names, last, 2) for last in ("", "01999", "02997")]
 
     assert counted(work)[0] == [
@@ -197,16 +197,16 @@ def full(house: House) -> House:
 def test_no_page_looks_at_more_queues_in_a_turn_than_a_few_slices_have(
     full: House, monkeypatch: pytest.MonkeyPatch, page: Page, query: str, path: dict[str, str]
 ) -> None:
-    async def work(turns: RoundRobin) -> bytes:
+    async def work(load: LoopLoad) -> bytes:
         for module in (rabbitmq_queues, queues):
             for name in ("queue_row", "queue_to_json"):
                 if hasattr(module, name):
-                    monkeypatch.setattr(module, name, _noting(turns, getattr(module, name)))
-        monkeypatch.setattr(exchanges, "binding_row", _noting(turns, exchanges.binding_row))
-        monkeypatch.setattr(definitions, "_queue", _noting(turns, definitions._queue))
-        monkeypatch.setattr(definitions, "_binding", _noting(turns, definitions._binding))
-        monkeypatch.setattr(metrics_module, "_queue", _noting(turns, metrics_module._queue))
-        monkeypatch.setattr(dead_letters, "_grave_to_json", _noting(turns, dead_letters._grave_to_json))
+                    monkeypatch.setattr(module, name, _noting(load, getattr(module, name)))
+        monkeypatch.setattr(exchanges, "binding_row", _noting(load, exchanges.binding_row))
+        monkeypatch.setattr(definitions, "_queue", _noting(load, definitions._queue))
+        monkeypatch.setattr(definitions, "_binding", _noting(load, definitions._binding))
+        monkeypatch.setattr(metrics_module, "_queue", _noting(load, metrics_module._queue))
+        monkeypatch.setattr(dead_letters, "_grave_to_json", _noting(load, dead_letters._grave_to_json))
         return await body_of(await page(call(full, query, **path)))
 
     raw, most = counted(work)
@@ -215,9 +215,9 @@ def test_no_page_looks_at_more_queues_in_a_turn_than_a_few_slices_have(
     assert 0 < most <= 2 * AT_ONCE
 
 
-def _noting(turns: RoundRobin, work: Callable[..., Any]) -> Callable[..., Any]:
+def _noting(load: LoopLoad, work: Callable[..., Any]) -> Callable[..., Any]:
     def noting(*arguments: Any) -> Any:
-        turns.note()
+        load.note()
         return work(*arguments)
 
     return noting
@@ -226,8 +226,8 @@ def _noting(turns: RoundRobin, work: Callable[..., Any]) -> Callable[..., Any]:
 def test_samples_are_taken_a_slice_in_each_turn(full: House, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = site(full).sampler
 
-    async def work(turns: RoundRobin) -> None:
-        monkeypatch.setattr(sampler_module, "queue_values", _noting(turns, sampler_module.queue_values))
+    async def work(load: LoopLoad) -> None:
+        monkeypatch.setattr(sampler_module, "queue_values", _noting(load, sampler_module.queue_values))
         await sampler.sample(1.0)
 
     assert counted(work)[1] <= 100
@@ -240,8 +240,8 @@ def test_definitions_come_in_a_few_in_each_turn(house: House, monkeypatch: pytes
     async def given() -> dict[str, object]:
         return dict(body)
 
-    async def work(turns: RoundRobin) -> None:
-        monkeypatch.setattr(definitions, "_declare_queue", _noting(turns, definitions._declare_queue))
+    async def work(load: LoopLoad) -> None:
+        monkeypatch.setattr(definitions, "_declare_queue", _noting(load, definitions._declare_queue))
         monkeypatch.setattr(Call, "json", lambda _: given())
         monkeypatch.setattr(Call, "kept", lambda *_: asyncio.sleep(0))
         await definitions.import_definitions(asked)
@@ -251,7 +251,7 @@ def test_definitions_come_in_a_few_in_each_turn(house: House, monkeypatch: pytes
 
 
 def test_items_of_slices_are_all_there() -> None:
-    async def work(_: RoundRobin) -> list[int]:
+    async def work(_: LoopLoad) -> list[int]:
         return [item async for item in sliced(range(COUNT))]
 
     assert counted(work)[0] == list(range(COUNT))

@@ -9,6 +9,7 @@ import pytest
 from headrace.admin.messages import Taker
 from headrace.clock import ManualClock
 from headrace.core.broker import Broker
+from headrace.core.client import ConsumeRequest, insider
 from headrace.core.queue.definition import declared
 from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.group import ACK
@@ -41,7 +42,10 @@ class Place:
 
     async def take(self, limit: int = 1, wait_ms: int = 0) -> list[bytes]:
         position = "first" if self.broker.queue("q").definition.is_stream else None
-        taken: list[Delivery] = await Taker(self.broker, "http", limit).take("q", "", position, wait_ms, ACK)
+        request = ConsumeRequest("q")
+        request.position = position
+        taker = Taker(insider(self.broker, "http"), request, "http", limit)
+        taken: list[Delivery] = await taker.take(wait_ms, ACK)
         return [delivery.message.payload for delivery in taken]
 
 

@@ -57,11 +57,11 @@ def house() -> House:
 
 
 @pytest.fixture
-def stubborn() -> RefusingEngine:
+def refusing() -> RefusingEngine:
     return RefusingEngine()
 
 
 @pytest.fixture
-def refused(stubborn: RefusingEngine) -> House:
+def refused(refusing: RefusingEngine) -> House:
     """A broker over an engine that refuses when told to."""
-    return House(stubborn)
+    return House(refusing)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from headrace.core.ledger import ONCE
-from headrace.core.properties import Properties
 from headrace.core.publishing import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
 from headrace.core.queue.definition import EPHEMERAL, REJECT_PUBLISH, STREAM, QueueDefinition, Retention
 from headrace.core.routing.exchange import Exchange
@@ -15,12 +14,14 @@ from headrace.storage.api import Encoded
 from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.local.staging import encoded
+from headrace.wire.encodings import encode_properties
+from headrace.wire.properties import Properties
 from tests.house import House
 
 
 def rows(house: House, *payloads: str, topic: str = "orders", headers: dict[str, object] | None = None) -> Encoded:
     source = Source(topic)
-    raw = house.broker.codecs.encode(0, Properties(headers)) if headers else b""
+    raw = encode_properties(0, Properties(headers)) if headers else b""
     return encoded(encode_block(0, [Message(source, text.encode(), house.clock.now_us(), raw) for text in payloads]))
 
 

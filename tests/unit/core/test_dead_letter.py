@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.core.properties import Properties
 from headrace.core.queue.dead_letters import (
     add_death,
     add_queue_history,
@@ -15,6 +14,7 @@ from headrace.core.queue.dead_letters import (
 )
 from headrace.core.queue.group import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Death
 from headrace.model import Message, Source
+from headrace.wire.properties import Properties
 
 MESSAGE = Message(Source("order.created", "events"), b"", 0)
 NOON_US = 1_767_268_800_000_000

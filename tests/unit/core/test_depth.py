@@ -177,25 +177,25 @@ def test_a_purge_makes_room_for_as_many_bytes_as_the_limit_says_and_no_more_with
     assert [error is None for error in house.publish("q", *["xx"] * 7)] == [True] * 5 + [False] * 2
 
 
-def test_a_limit_counts_what_is_on_its_way_in_a_later_turn(stubborn: RefusingEngine, refused: House) -> None:
+def test_a_limit_counts_what_is_on_its_way_in_a_later_turn(refusing: RefusingEngine, refused: House) -> None:
     refused.broker.declare(QueueDefinition("length", max_length=4, overflow=REJECT_PUBLISH))
     refused.broker.declare(QueueDefinition("bytes", max_length_bytes=4, overflow=REJECT_PUBLISH))
     refused.run()
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     for name in ("length", "bytes"):
         told: list[HeadraceError | None] = []
         for _ in range(2):
             for _ in range(2):
                 refused.broker.publish(refused.message("x", name), told.append)
             refused.turn()
-        stubborn.let_one_in()
+        refusing.let_one_in()
         refused.engine.poll()
         refused.turn()
         refused.broker.publish(refused.message("x", name), told.append)
-        stubborn.open_door()
+        refusing.open_door()
         refused.run()
         assert [error is None for error in told] == [True] * 4 + [False]
-        stubborn.is_closed_door = True
+        refusing.is_closed_door = True
 
 
 def test_room_counts_in_the_group_in_which_it_is_least(house: House) -> None:

@@ -12,6 +12,7 @@ from headrace.model import Message, Source
 from headrace.storage.api import Encoded
 from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.staging import encoded
+from headrace.wire.encodings import properties_of
 from tests.house import House
 from tests.unit.core.feeds.test_assigner import contents, fill, publish, source
 from tests.unit.core.test_bulk import commit, declare, rows
@@ -49,7 +50,7 @@ def test_what_was_refused_for_the_length_died_without_a_delivery(house: House) -
 
     (letter,) = house.consume("$dlq/q").take()
 
-    assert house.broker.codecs.decode(letter.message).headers["_dlq_delivery_count"] == 0
+    assert properties_of(letter.message).headers["_dlq_delivery_count"] == 0
 
 
 def test_many_messages_as_large_as_the_queue_allows_are_taken(house: House) -> None:

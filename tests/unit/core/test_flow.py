@@ -60,22 +60,22 @@ def test_publishers_wait_as_long_as_one_host_is_held() -> None:
     assert not flow.blocked
 
 
-def test_publishers_are_blocked_while_too_much_waits_for_the_disk(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
-    stubborn.is_closed_door = True
+def test_publishers_are_blocked_while_too_much_waits_for_the_disk(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, high_bytes=100, low_bytes=50)
+    refusing.is_closed_door = True
     house.publish("q", "x" * 60)
     assert told == []
 
     house.publish("q", "x" * 60)
     assert (told, house.broker.blocked) == ([True], True)
-    stubborn.open_door()
+    refusing.open_door()
     house.run()
 
     assert (told, house.broker.blocked) == ([True, False], False)
 
 
-def test_what_waits_in_the_open_turn_counts(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+def test_what_waits_in_the_open_turn_counts(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, high_bytes=100, low_bytes=50)
 
     for _ in range(3):
         house.broker.publish(house.message("x" * 60, "q"))
@@ -85,8 +85,8 @@ def test_what_waits_in_the_open_turn_counts(stubborn: RefusingEngine) -> None:
     assert told == [True, False]
 
 
-def test_a_message_counts_for_every_queue_that_takes_it(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+def test_a_message_counts_for_every_queue_that_takes_it(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, high_bytes=100, low_bytes=50)
     house.exchange("all", "fanout")
     for name in "abc":
         house.broker.declare(declared(name, durable=True))
@@ -97,9 +97,9 @@ def test_a_message_counts_for_every_queue_that_takes_it(stubborn: RefusingEngine
     assert told == [True]
 
 
-def test_publishers_are_released_when_what_waited_could_not_be_stored(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
-    stubborn.failure = Unavailable("full")
+def test_publishers_are_released_when_what_waited_could_not_be_stored(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, high_bytes=100, low_bytes=50)
+    refusing.failure = Unavailable("full")
 
     for _ in range(3):
         house.broker.publish(house.message("x" * 60, "q"))
@@ -110,9 +110,9 @@ def test_publishers_are_released_when_what_waited_could_not_be_stored(stubborn: 
     assert told == [True, False]
 
 
-def test_publishers_wait_a_second_each_time_that_storage_takes_nothing(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn)
-    stubborn.failure = Unavailable("full")
+def test_publishers_wait_a_second_each_time_that_storage_takes_nothing(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing)
+    refusing.failure = Unavailable("full")
     for round_number in range(1, 3):
         house.broker.publish(house.message("x", "q"))
         house.run()
@@ -123,15 +123,15 @@ def test_publishers_wait_a_second_each_time_that_storage_takes_nothing(stubborn:
         house.advance(0.6)
         assert told == [True, False] * round_number
 
-    stubborn.failure = None
+    refusing.failure = None
     house.broker.publish(house.message("x", "q"))
     house.run()
     assert told == [True, False] * 2
     assert house.broker.queue("q").messages == 1
 
 
-def test_publishers_are_blocked_while_queues_in_memory_hold_too_much(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn, memory_high_bytes=100, memory_low_bytes=50)
+def test_publishers_are_blocked_while_queues_in_memory_hold_too_much(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, memory_high_bytes=100, memory_low_bytes=50)
     inbox = house.consume("memory", credit=1)
     house.publish("memory", *("x" * 30 for _ in range(4)))
     assert told == [True]
@@ -142,8 +142,8 @@ def test_publishers_are_blocked_while_queues_in_memory_hold_too_much(stubborn: R
     assert told == [True, False]
 
 
-def test_queues_in_memory_that_are_consumed_at_once_block_nobody(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+def test_queues_in_memory_that_are_consumed_at_once_block_nobody(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, high_bytes=100, low_bytes=50)
     inbox = house.consume("memory", auto_ack=True)
 
     for _ in range(20):
@@ -154,8 +154,8 @@ def test_queues_in_memory_that_are_consumed_at_once_block_nobody(stubborn: Refus
     assert told == []
 
 
-def test_messages_for_a_queue_that_is_deleted_in_the_same_turn_do_not_count(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+def test_messages_for_a_queue_that_is_deleted_in_the_same_turn_do_not_count(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, high_bytes=100, low_bytes=50)
 
     for name in ("q", "memory"):
         house.broker.publish(house.message("x" * 80, name))
@@ -167,8 +167,8 @@ def test_messages_for_a_queue_that_is_deleted_in_the_same_turn_do_not_count(stub
     assert told == []
 
 
-def test_higher_watermarks_release_publishers_at_once(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn, memory_high_bytes=100, memory_low_bytes=50)
+def test_higher_watermarks_release_publishers_at_once(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, memory_high_bytes=100, memory_low_bytes=50)
     house.publish("memory", "x" * 200)
     assert told == [True]
 
@@ -177,8 +177,8 @@ def test_higher_watermarks_release_publishers_at_once(stubborn: RefusingEngine) 
     assert told == [True, False]
 
 
-def test_a_queue_in_memory_that_is_deleted_makes_room(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn, memory_high_bytes=100, memory_low_bytes=50)
+def test_a_queue_in_memory_that_is_deleted_makes_room(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, memory_high_bytes=100, memory_low_bytes=50)
     house.publish("memory", "x" * 200)
 
     house.broker.delete("memory")
@@ -187,9 +187,9 @@ def test_a_queue_in_memory_that_is_deleted_makes_room(stubborn: RefusingEngine) 
     assert told == [True, False]
 
 
-def test_one_virtual_host_does_not_block_another(stubborn: RefusingEngine) -> None:
-    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
-    other = House(stubborn, host="other")
+def test_one_virtual_host_does_not_block_another(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, high_bytes=100, low_bytes=50)
+    other = House(refusing, host="other")
 
     house.broker.publish(house.message("x" * 200, "q"))
 
@@ -197,8 +197,8 @@ def test_one_virtual_host_does_not_block_another(stubborn: RefusingEngine) -> No
     assert not other.broker.blocked
 
 
-def test_publishers_that_cannot_wait_are_refused_while_queues_in_memory_are_full(stubborn: RefusingEngine) -> None:
-    house, _ = watched(stubborn, memory_high_bytes=100, memory_low_bytes=50)
+def test_publishers_that_cannot_wait_are_refused_while_queues_in_memory_are_full(refusing: RefusingEngine) -> None:
+    house, _ = watched(refusing, memory_high_bytes=100, memory_low_bytes=50)
     house.broker.check_memory()
     house.publish("memory", "x" * 200)
 

@@ -49,21 +49,21 @@ def work(house: House, *payloads: str, **options: object) -> list[Delivery]:
 
 
 def test_what_is_staged_while_a_turn_is_being_stored_becomes_one_commit(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.run()
-    stubborn.is_closed_door = True
-    before = stubborn.attempts
+    refusing.is_closed_door = True
+    before = refusing.attempts
     for text in "abc":
         refused.broker.publish(refused.message(text, "q"))
         refused.run()
-    assert stubborn.attempts == before + 1
+    assert refusing.attempts == before + 1
 
-    stubborn.open_door()
+    refusing.open_door()
     refused.run()
 
-    sizes = [len(append.messages) for commit in stubborn.committed for append in commit.appends]
+    sizes = [len(append.messages) for commit in refusing.committed for append in commit.appends]
     assert sizes == [1, 2]
     assert texts(refused, "q") == ["a", "b", "c"]
 
@@ -96,60 +96,60 @@ def test_a_transaction_between_publishes_to_its_queue_keeps_their_order(house: H
 
 
 def test_confirms_come_in_the_order_of_the_publishes_whatever_the_queues(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("durable", durable=True))
     refused.broker.declare(declared("transient"))
     refused.run()
     confirmed: list[str] = []
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     for name in ("durable", "transient", "durable"):
         refused.broker.publish(refused.message(name, name), noting(confirmed, name))
         refused.run()
     assert confirmed == []
 
-    stubborn.open_door()
+    refusing.open_door()
     refused.run()
 
     assert confirmed == ["durable", "transient", "durable"]
 
 
-def test_transient_queues_deliver_while_the_disk_is_busy(stubborn: RefusingEngine, refused: House) -> None:
+def test_transient_queues_deliver_while_the_disk_is_busy(refusing: RefusingEngine, refused: House) -> None:
     refused.broker.declare(declared("durable", durable=True))
     refused.broker.declare(declared("transient"))
     inbox = refused.consume("transient", auto_ack=True)
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     refused.publish("durable", "slow")
 
     refused.publish("transient", "fast")
 
     assert inbox.payloads == ["fast"]
-    stubborn.open_door()
+    refusing.open_door()
 
 
-def test_when_safe_comes_after_everything_before_it(stubborn: RefusingEngine, refused: House) -> None:
+def test_when_safe_comes_after_everything_before_it(refusing: RefusingEngine, refused: House) -> None:
     seen: list[str] = []
     refused.broker.declare(declared("q", durable=True))
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     refused.broker.publish(refused.message("a", "q"), lambda _: seen.append("published"))
     refused.run()
     refused.broker.when_safe(lambda _: seen.append("safe"))
     refused.run()
     assert seen == []
 
-    stubborn.open_door()
+    refusing.open_door()
     refused.run()
 
     assert seen == ["published", "safe"]
 
 
-def test_a_buffered_queue_confirms_without_waiting_for_the_sync(stubborn: RefusingEngine, refused: House) -> None:
+def test_a_buffered_queue_confirms_without_waiting_for_the_sync(refusing: RefusingEngine, refused: House) -> None:
     for name, durability in (("quick", "buffered"), ("safe", "fsync")):
         refused.broker.declare(QueueDefinition(name, ack_durability=durability))
         refused.run()
-        stubborn.waits.clear()
+        refusing.waits.clear()
         refused.publish(name, "a")
-        assert stubborn.waits == [name == "safe"]
+        assert refusing.waits == [name == "safe"]
 
 
 def test_draining_stores_what_is_staged_behind_a_turn_that_is_on_its_way(tmp_path: Path) -> None:
@@ -173,14 +173,14 @@ def test_draining_stores_what_is_staged_behind_a_turn_that_is_on_its_way(tmp_pat
 
 @pytest.mark.parametrize("attribute", ["refusal", "failure"])
 def test_publishers_are_told_when_the_disk_is_full_and_nothing_of_it_comes_later(
-    stubborn: RefusingEngine, refused: House, attribute: str
+    refusing: RefusingEngine, refused: House, attribute: str
 ) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.run()
-    setattr(stubborn, attribute, FULL)
+    setattr(refusing, attribute, FULL)
 
     assert refused.publish("q", "lost") == [FULL]
-    setattr(stubborn, attribute, None)
+    setattr(refusing, attribute, None)
     refused.advance(5)
 
     assert refused.publish("q", "kept") == [None]
@@ -188,89 +188,89 @@ def test_publishers_are_told_when_the_disk_is_full_and_nothing_of_it_comes_later
 
 
 def test_what_could_not_be_stored_does_not_count_against_the_queues_limit(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
     refused.broker.declare(declared("q", durable=True, arguments=arguments))
     refused.run()
-    stubborn.failure = FULL
+    refusing.failure = FULL
     refused.publish("q", "lost")
-    stubborn.failure = None
+    refusing.failure = None
 
     assert refused.publish("q", "kept") == [None]
 
 
 @pytest.mark.parametrize("attribute", ["refusal", "failure"])
 def test_settlements_made_while_the_disk_is_full_are_stored_later(
-    stubborn: RefusingEngine, refused: House, attribute: str
+    refusing: RefusingEngine, refused: House, attribute: str
 ) -> None:
     first, _ = work(refused, "a", "b")
-    setattr(stubborn, attribute, FULL)
+    setattr(refusing, attribute, FULL)
     refused.broker.publish(refused.message("lost", "q"))
     refused.settle(ACK, first)
-    setattr(stubborn, attribute, None)
+    setattr(refusing, attribute, None)
 
     refused.advance(2)
 
-    assert texts(House(stubborn), "q") == ["b"]
+    assert texts(House(refusing), "q") == ["b"]
 
 
-def test_a_dead_letter_made_while_the_disk_is_full_arrives_once(stubborn: RefusingEngine, refused: House) -> None:
+def test_a_dead_letter_made_while_the_disk_is_full_arrives_once(refusing: RefusingEngine, refused: House) -> None:
     (delivery,) = work(refused, "a", dead_letter_queue="$dlq/q")
-    stubborn.failure = FULL
+    refusing.failure = FULL
     refused.settle(REJECT, delivery)
     for _ in range(5):
         refused.advance(2)
-    stubborn.failure = None
+    refusing.failure = None
     refused.advance(2)
 
-    again = House(stubborn)
+    again = House(refusing)
     assert (texts(again, "q"), texts(again, "$dlq/q")) == ([], ["a"])
 
 
-def fail_once(stubborn: RefusingEngine, house: House) -> None:
+def fail_once(refusing: RefusingEngine, house: House) -> None:
     """Have the commit that waits at the door fail, and take everything from then on."""
-    stubborn.failure, stubborn.fails_all = FULL, True
-    stubborn.open_door()
-    stubborn.failure = None
+    refusing.failure, refusing.fails_all = FULL, True
+    refusing.open_door()
+    refusing.failure = None
     house.run()
 
 
 def test_a_queue_deleted_before_its_declaration_could_be_stored_stays_deleted(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("out", durable=True))
     refused.run()
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     refused.broker.declare(declared("brief", durable=True))
     refused.run()
     refused.broker.delete("brief")
     refused.broker.transaction([Publish(refused.message("a", "out"))], [])  # closes the turn before it
 
-    fail_once(stubborn, refused)
+    fail_once(refusing, refused)
 
-    assert sorted(House(stubborn).broker.topology.queues) == ["out"]
+    assert sorted(House(refusing).broker.topology.queues) == ["out"]
 
 
 def test_dead_letters_keep_their_order_when_the_first_could_not_be_stored(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     first, second = work(refused, "a", "b", dead_letter_queue="$dlq/q")
     refused.broker.declare(declared("out", durable=True))
     refused.run()
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     refused.settle(REJECT, first)
     refused.broker.settle(second, REJECT)
     refused.broker.transaction([Publish(refused.message("a", "out"))], [])  # closes the turn before it
 
-    fail_once(stubborn, refused)
+    fail_once(refusing, refused)
 
-    assert texts(House(stubborn), "$dlq/q") == ["a", "b"]
+    assert texts(House(refusing), "$dlq/q") == ["a", "b"]
 
 
-def test_publishers_behind_a_turn_that_cannot_be_stored_are_told_too(stubborn: RefusingEngine, refused: House) -> None:
+def test_publishers_behind_a_turn_that_cannot_be_stored_are_told_too(refusing: RefusingEngine, refused: House) -> None:
     (delivery,) = work(refused, "a", dead_letter_queue="$dlq/q")
-    stubborn.failure = FULL
+    refusing.failure = FULL
     refused.settle(REJECT, delivery)
     confirmed: list[HeadraceError | None] = []
     refused.broker.publish(refused.message("b", "q"), confirmed.append)
@@ -282,65 +282,65 @@ def test_publishers_behind_a_turn_that_cannot_be_stored_are_told_too(stubborn: R
 
 
 def test_what_cannot_be_stored_is_tried_again_once_a_second_and_not_all_the_time(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     (delivery,) = work(refused, "a", dead_letter_queue="$dlq/q")
-    stubborn.failure = FULL
+    refusing.failure = FULL
     refused.settle(REJECT, delivery)
-    before = stubborn.attempts
+    before = refusing.attempts
     due_us = refused.broker.tick()
     assert refused.clock.now_us() < due_us <= refused.clock.now_us() + 1_000_000
 
     for _ in range(10):
         refused.advance(0.2)
 
-    assert stubborn.attempts - before == 2
+    assert refusing.attempts - before == 2
 
 
-def test_a_group_made_while_the_disk_is_full_is_made_once_later(stubborn: RefusingEngine, refused: House) -> None:
+def test_a_group_made_while_the_disk_is_full_is_made_once_later(refusing: RefusingEngine, refused: House) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.publish("q", "a", "b")
-    stubborn.refusal = FULL
+    refusing.refusal = FULL
     inbox = refused.consume("q", group="workers", credit=1)
     refused.settle(ACK, *inbox.take())
     refused.broker.publish(refused.message("lost", "q"))
     refused.advance(1)
-    stubborn.refusal = None
+    refusing.refusal = None
 
     refused.advance(2)
 
-    assert list(stubborn.log("q").groups) == ["workers"]
-    assert House(stubborn).consume("q", group="workers").payloads == ["b"]
+    assert list(refusing.log("q").groups) == ["workers"]
+    assert House(refusing).consume("q", group="workers").payloads == ["b"]
 
 
-def test_a_queue_declared_while_the_disk_is_full_is_stored_later(stubborn: RefusingEngine, refused: House) -> None:
-    stubborn.refusal = FULL
+def test_a_queue_declared_while_the_disk_is_full_is_stored_later(refusing: RefusingEngine, refused: House) -> None:
+    refusing.refusal = FULL
     refused.broker.declare(declared("q", durable=True))
     refused.run()
-    stubborn.refusal = None
+    refusing.refusal = None
 
     refused.advance(2)
 
-    assert "q" in House(stubborn).broker.topology.queues
+    assert "q" in House(refusing).broker.topology.queues
 
 
 def test_a_queue_deleted_and_made_again_while_the_disk_is_full_is_the_new_one(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.publish("q", "old")
-    stubborn.refusal = FULL
+    refusing.refusal = FULL
     refused.broker.delete("q")
     refused.run()
     refused.broker.declare(declared("q", durable=True))
     refused.run()
-    stubborn.refusal = None
+    refusing.refusal = None
     refused.advance(2)
 
     refused.publish("q", "new")
 
     assert texts(refused, "q") == ["new"]
-    assert texts(House(stubborn), "q") == ["new"]
+    assert texts(House(refusing), "q") == ["new"]
 
 
 def test_a_real_disk_that_runs_full_and_has_space_again_loses_no_settlement(tmp_path: Path) -> None:
@@ -376,35 +376,35 @@ def test_a_real_disk_that_runs_full_and_has_space_again_loses_no_settlement(tmp_
 
 
 def test_a_commit_that_storage_refuses_for_its_messages_keeps_the_settlements(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     (delivery,) = work(refused, "a")
-    stubborn.failure = Refused("a message cannot be stored")
+    refusing.failure = Refused("a message cannot be stored")
     confirmed: list[HeadraceError | None] = []
     refused.broker.publish(refused.message("bad", "q"), confirmed.append)
     refused.settle(ACK, delivery)
 
     assert [type(error) for error in confirmed] == [Refused]
-    assert texts(House(stubborn), "q") == []
+    assert texts(House(refusing), "q") == []
 
 
 def test_a_commit_that_storage_refuses_for_good_is_said_in_the_log_and_does_not_hold_up_the_rest(
-    stubborn: RefusingEngine, refused: House, caplog: pytest.LogCaptureFixture
+    refusing: RefusingEngine, refused: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     (delivery,) = work(refused, "a")
-    stubborn.refusal = Refused("no")
+    refusing.refusal = Refused("no")
     with caplog.at_level(logging.ERROR):
         refused.settle(ACK, delivery)
-    stubborn.refusal = None
+    refusing.refusal = None
 
     assert "lost" in caplog.text
     assert refused.publish("q", "b") == [None]
 
 
-def test_when_the_engine_is_dead_publishers_are_told(stubborn: RefusingEngine, refused: House) -> None:
+def test_when_the_engine_is_dead_publishers_are_told(refusing: RefusingEngine, refused: House) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.run()
-    stubborn.refusal = Fatal("a sync failed")
+    refusing.refusal = Fatal("a sync failed")
 
     assert [type(error) for error in refused.publish("q", "a")] == [Fatal]
 
@@ -762,9 +762,9 @@ def test_a_publisher_behind_one_that_is_not_synced_hears_in_order_after_an_ack_t
 
 
 @pytest.mark.parametrize("what", ["transaction", "purge"])
-def test_what_clients_are_told_of_is_sent_to_be_synced(stubborn: RefusingEngine, refused: House, what: str) -> None:
+def test_what_clients_are_told_of_is_sent_to_be_synced(refusing: RefusingEngine, refused: House, what: str) -> None:
     (delivery,) = work(refused, "a")
-    stubborn.waits.clear()
+    refusing.waits.clear()
 
     if what == "transaction":
         refused.broker.transaction([], [(delivery, ACK)])
@@ -772,11 +772,11 @@ def test_what_clients_are_told_of_is_sent_to_be_synced(stubborn: RefusingEngine,
         refused.settle(RELEASE, delivery)
         refused.broker.cancel(delivery.consumer)
         refused.run()
-        stubborn.waits.clear()
+        refusing.waits.clear()
         refused.broker.purge("q")
     refused.run()
 
-    assert True in stubborn.waits
+    assert True in refusing.waits
 
 
 # -- replication -------------------------------------------------------------------------------------------------------
@@ -791,13 +791,13 @@ def replicated(name: str, **more: object) -> QueueDefinition:
 
 
 def test_a_publisher_hears_after_the_ack_timeout_that_its_message_is_not_stored_and_in_order(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("patient", durable=True))
     refused.broker.declare(replicated("quick", ack_timeout="2s"))
     refused.run()
     told: list[str] = []
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     for name in ("patient", "quick", "patient"):
         refused.broker.publish(refused.message(name, name), outcomes(told, name))
         refused.run()
@@ -809,25 +809,25 @@ def test_a_publisher_hears_after_the_ack_timeout_that_its_message_is_not_stored_
 
     assert before == []
     assert told == ["patient: Unavailable", "quick: Unavailable", "patient: Unavailable"]
-    stubborn.open_door()
+    refusing.open_door()
     refused.run()
     assert len(told) == 3, "what came of it later is for nobody to hear"
     assert texts(refused, "quick") == ["quick"]
 
 
-def test_without_an_ack_timeout_a_publisher_waits_for_storage(stubborn: RefusingEngine, refused: House) -> None:
+def test_without_an_ack_timeout_a_publisher_waits_for_storage(refusing: RefusingEngine, refused: House) -> None:
     refused.broker.declare(replicated("none", ack_timeout="0s"))
     refused.broker.declare(configured({"name": "off", "replication": {"enabled": False, "ack_timeout": "1s"}}))
     refused.run()
     told: list[str] = []
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     for name in ("none", "off"):
         refused.broker.publish(refused.message(name, name), outcomes(told, name))
         refused.run()
     refused.clock.advance(100)
     refused.broker.tick()
     before = list(told)
-    stubborn.open_door()
+    refusing.open_door()
     refused.run()
 
     assert before == []
@@ -836,31 +836,31 @@ def test_without_an_ack_timeout_a_publisher_waits_for_storage(stubborn: Refusing
 
 @pytest.mark.parametrize(("mode", "waits"), [("sync", True), ("async", False)])
 def test_publishers_wait_for_the_store_unless_replication_is_asynchronous(
-    stubborn: RefusingEngine, refused: House, mode: str, waits: bool
+    refusing: RefusingEngine, refused: House, mode: str, waits: bool
 ) -> None:
     refused.broker.declare(replicated("q", mode=mode))
     refused.run()
     refused.broker.publish(refused.message("a", "q"), lambda _: None)
     refused.run()
 
-    assert stubborn.waits[-1] is waits
+    assert refusing.waits[-1] is waits
 
 
 def test_when_kept_waits_for_the_last_declaration_and_stores_nothing_for_it(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     seen: list[HeadraceError | None] = []
     refused.run()
     assert not refused.broker.when_kept(seen.append), "nothing is on its way"
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     refused.broker.declare(declared("q", durable=True))
     refused.run()
-    attempts = stubborn.attempts
+    attempts = refusing.attempts
     refused.broker.publish(refused.message("a", "q"))
 
     assert refused.broker.when_kept(seen.append)
-    assert (seen, stubborn.attempts) == ([], attempts)
-    stubborn.open_door()
+    assert (seen, refusing.attempts) == ([], attempts)
+    refusing.open_door()
     refused.run()
 
     assert seen == [None]
@@ -868,17 +868,17 @@ def test_when_kept_waits_for_the_last_declaration_and_stores_nothing_for_it(
 
 
 def test_when_kept_tells_that_a_declaration_is_not_stored_and_waits_for_the_next_attempt(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     seen: list[HeadraceError | None] = []
     refused.run()
-    stubborn.failure, stubborn.fails_all = Unavailable("away"), True
+    refusing.failure, refusing.fails_all = Unavailable("away"), True
     refused.broker.declare(declared("q", durable=True))
     assert refused.broker.when_kept(seen.append)
     refused.run()
     assert [str(error) for error in seen] == ["away"]
 
-    stubborn.failure = None
+    refusing.failure = None
     assert refused.broker.when_kept(seen.append), "it is still to be stored"
     refused.advance(2)
 

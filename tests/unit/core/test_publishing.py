@@ -42,30 +42,30 @@ def send(house: House, way: str, source: Source, payload: str = "x", is_awaited:
     ],
 )
 def test_publishers_wait_for_the_sync_if_one_of_the_queues_promises_it(
-    stubborn: RefusingEngine, refused: House, way: str, durabilities: list[str], is_synced: bool
+    refusing: RefusingEngine, refused: House, way: str, durabilities: list[str], is_synced: bool
 ) -> None:
     refused.exchange("x", "fanout")
     for at, durability in enumerate(durabilities):
         refused.broker.declare(QueueDefinition(f"q{at}", ack_durability=durability))
         refused.bind("x", f"q{at}")
-    stubborn.waits.clear()
+    refusing.waits.clear()
 
     told = send(refused, way, Source("key", "x"))
     refused.turn()
 
-    assert (told, stubborn.waits) == ([None], [is_synced])
+    assert (told, refusing.waits) == ([None], [is_synced])
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [1, 2])
 def test_publishers_hear_that_storage_takes_too_long_and_only_those_that_wait(
-    stubborn: RefusingEngine, refused: House, way: str, count: int
+    refusing: RefusingEngine, refused: House, way: str, count: int
 ) -> None:
     refused.exchange("x", "fanout")
     for at in range(count):
         refused.broker.declare(QueueDefinition(f"q{at}", replication=waiting(2)))
         refused.bind("x", f"q{at}")
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     send(refused, way, Source("key", "x"), is_awaited=False)
     refused.turn()
     assert refused.broker.tick() == 0
@@ -158,17 +158,17 @@ def test_a_verb_cannot_be_published_to_and_a_part_that_looks_like_one_can(house:
 # -- what a queue becomes ----------------------------------------------------------------------------------------------
 
 
-def test_a_queue_that_is_altered_goes_by_what_it_is_now(stubborn: RefusingEngine, refused: House) -> None:
+def test_a_queue_that_is_altered_goes_by_what_it_is_now(refusing: RefusingEngine, refused: House) -> None:
     refused.broker.declare(QueueDefinition("q", ack_durability=FSYNC, replication=waiting(9)))
     inbox = refused.consume("q")
     after = QueueDefinition("q", ack_durability=BUFFERED, replication=waiting(2), lease_ms=7_000, history_ms=60_000)
     refused.broker.administration.alter(after)
     refused.run()
 
-    stubborn.waits.clear()
+    refusing.waits.clear()
     told = send(refused, "one", Source("q"))
     refused.turn()
-    assert (told, stubborn.waits) == ([None], [False])
+    assert (told, refusing.waits) == ([None], [False])
     refused.advance(6.999)
     assert len(inbox.take()) == 1
     refused.advance(0.001)
@@ -177,7 +177,7 @@ def test_a_queue_that_is_altered_goes_by_what_it_is_now(stubborn: RefusingEngine
     refused.run()
     assert [entry["deliveries"] for _, entry in refused.broker.history("q")] == [2]
 
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     told = send(refused, "one", Source("q"))
     refused.turn()
     refused.clock.advance(1.999)

@@ -319,16 +319,16 @@ def test_a_consumer_without_a_limit_gets_a_bounded_number_in_each_turn(house: Ho
 
 
 def test_claims_of_many_deliveries_are_stored_a_bounded_number_in_each_commit(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(QueueDefinition("q"))
     refused.publish("q", *[str(number) for number in range(10_000)])
-    stubborn.committed.clear()
+    refusing.committed.clear()
     refused.consume("q", "inbox")
     for _ in range(3):
         refused.advance(1)
     sizes = [
-        sum([step.stop - step.start for step in commit.steps if step.kind == CLAIMED]) for commit in stubborn.committed
+        sum([step.stop - step.start for step in commit.steps if step.kind == CLAIMED]) for commit in refusing.committed
     ]
 
     assert max(sizes) <= 2000

@@ -114,19 +114,19 @@ def test_what_is_done_after_its_time_is_in_the_history_with_its_attempts(house: 
 # -- passed on to a transaction and back -------------------------------------------------------------------------------
 
 
-def failing(stubborn: RefusingEngine, house: House, *deliveries: Delivery) -> None:
+def failing(refusing: RefusingEngine, house: House, *deliveries: Delivery) -> None:
     """A transaction that acknowledges these and cannot be stored."""
-    stubborn.failure, stubborn.fails_all = Unavailable("the disk is full"), True
+    refusing.failure, refusing.fails_all = Unavailable("the disk is full"), True
     told: list[HeadraceError | None] = []
     house.broker.transaction([], [(delivery, ACK) for delivery in deliveries], told.append)
     house.turn()
-    stubborn.failure = None
+    refusing.failure = None
     assert [type(error) for error in told] == [Unavailable]
 
 
 @pytest.mark.parametrize(("own_us", "seconds"), [(0, 20), (7_000_000, 7)])
 def test_after_a_transaction_that_failed_its_consumer_has_as_long_as_if_it_had_just_come(
-    stubborn: RefusingEngine, refused: House, own_us: int, seconds: int
+    refusing: RefusingEngine, refused: House, own_us: int, seconds: int
 ) -> None:
     open_queue(refused, 1, lease_ms=20_000)
     inbox = Inbox(refused, "first", 0, False, 0, None)
@@ -134,7 +134,7 @@ def test_after_a_transaction_that_failed_its_consumer_has_as_long_as_if_it_had_j
     refused.broker.consume("q", inbox.consumer)
     refused.run()
     refused.clock.advance(3)
-    failing(stubborn, refused, *inbox.take())
+    failing(refusing, refused, *inbox.take())
 
     refused.advance(seconds - 0.001)
     assert inbox.texts() == []
@@ -142,11 +142,11 @@ def test_after_a_transaction_that_failed_its_consumer_has_as_long_as_if_it_had_j
     assert inbox.texts() == ["0"]
 
 
-def test_a_transaction_that_failed_costs_its_consumer_no_allowance(stubborn: RefusingEngine, refused: House) -> None:
+def test_a_transaction_that_failed_costs_its_consumer_no_allowance(refusing: RefusingEngine, refused: House) -> None:
     open_queue(refused, 4)
     inbox = refused.consume("q", credit=1)
     refused.broker.allow(inbox.consumer, 2)
-    failing(stubborn, refused, *inbox.take())
+    failing(refusing, refused, *inbox.take())
 
     refused.broker.groups.settle("q", "default", 0, ACK)
     refused.run()

@@ -44,14 +44,14 @@ def test_publishes_and_settlements_happen_together(world: World) -> None:
     assert (texts(house, "in"), texts(house, "out")) == ([], ["result"])
 
 
-def test_a_transaction_is_one_commit(stubborn: RefusingEngine, refused: House) -> None:
+def test_a_transaction_is_one_commit(refusing: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
     refused.publish("in", "more")
-    before = len(stubborn.committed)
+    before = len(refusing.committed)
 
     commit(refused, *[(delivery, ACK) for delivery in inbox.got])
 
-    (stored,) = [one for one in stubborn.committed[before:] if one.appends]
+    (stored,) = [one for one in refusing.committed[before:] if one.appends]
     assert [append.log for append in stored.appends] == ["out"]
     assert [(step.start, step.stop) for step in stored.steps] == [(0, 2)]
 
@@ -64,26 +64,26 @@ def test_it_says_for_each_publish_how_many_queues_it_is_meant_for(house: House) 
     assert house.broker.transaction(publishes, []) == [1, 0]
 
 
-def test_until_it_is_stored_nothing_is_delivered_and_nothing_settled(stubborn: RefusingEngine, refused: House) -> None:
+def test_until_it_is_stored_nothing_is_delivered_and_nothing_settled(refusing: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
     out = refused.consume("out", "out")
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
 
     ended = commit(refused, (inbox.got[0], ACK))
     assert (ended, out.payloads, refused.broker.queue("in").unsettled) == ([], [], 1)
-    stubborn.open_door()
+    refusing.open_door()
     refused.run()
 
     assert (ended, out.payloads, refused.broker.queue("in").unsettled) == ([None], ["result"], 0)
 
 
 @pytest.mark.parametrize("outcome", [ACK, NACK, REJECT, RELEASE])
-def test_when_the_disk_is_full_nothing_happened(stubborn: RefusingEngine, refused: House, outcome: int) -> None:
+def test_when_the_disk_is_full_nothing_happened(refusing: RefusingEngine, refused: House, outcome: int) -> None:
     inbox = prepared(refused, retry=Retry(5, 1000, 1000), dead_letter_queue="$dlq/in")
-    stubborn.failure = FULL
+    refusing.failure = FULL
 
     ended = commit(refused, (inbox.got[0], outcome))
-    stubborn.failure = None
+    refusing.failure = None
     refused.advance(5)
 
     assert ended == [FULL]
@@ -93,42 +93,42 @@ def test_when_the_disk_is_full_nothing_happened(stubborn: RefusingEngine, refuse
 
 
 def test_after_it_failed_the_consumer_can_settle_as_if_nothing_had_been(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     inbox = prepared(refused)
-    stubborn.refusal = FULL
+    refusing.refusal = FULL
     commit(refused, (inbox.got[0], ACK))
-    stubborn.refusal = None
+    refusing.refusal = None
 
     assert commit(refused, (inbox.got[0], ACK), publish="again") == [None]
 
     assert (texts(refused, "in"), texts(refused, "out")) == ([], ["again"])
 
 
-def test_those_that_failed_are_no_attempts(stubborn: RefusingEngine, refused: House) -> None:
+def test_those_that_failed_are_no_attempts(refusing: RefusingEngine, refused: House) -> None:
     refused.broker.declare(QueueDefinition("in"))
     refused.broker.declare(declared("out", durable=True))
     inbox = refused.consume("in")
     refused.broker.publish(refused.message("work", "in"))
     refused.turn()
     for _ in range(2):
-        stubborn.refusal = FULL
+        refusing.refusal = FULL
         assert commit(refused, (inbox.got[0], NACK)) == [FULL]
-        stubborn.refusal = None
+        refusing.refusal = None
         refused.advance(2)
     refused.settle(NACK, inbox.got[0])
     refused.advance(10)
 
-    again = House(stubborn, refused.clock).consume("in")
+    again = House(refusing, refused.clock).consume("in")
 
     assert [delivery.attempts for delivery in again.got] == [3]
 
 
-def test_after_it_failed_the_consumer_has_its_time_again_and_no_more(stubborn: RefusingEngine, refused: House) -> None:
+def test_after_it_failed_the_consumer_has_its_time_again_and_no_more(refusing: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused, lease_ms=10_000)
-    stubborn.refusal = FULL
+    refusing.refusal = FULL
     commit(refused, (inbox.take()[0], ACK))
-    stubborn.refusal = None
+    refusing.refusal = None
 
     refused.advance(9)
     assert inbox.payloads == []
@@ -138,57 +138,57 @@ def test_after_it_failed_the_consumer_has_its_time_again_and_no_more(stubborn: R
 
 
 def test_what_a_failed_transaction_held_for_a_consumer_that_left_goes_back_in_line(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     inbox = prepared(refused)
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     ended = commit(refused, (inbox.got[0], ACK))
     refused.broker.cancel(inbox.consumer)
     other = refused.consume("in", "other")
     assert other.payloads == []
 
-    stubborn.failure = FULL
-    stubborn.open_door()
+    refusing.failure = FULL
+    refusing.open_door()
     refused.run()
-    stubborn.failure = None
+    refusing.failure = None
     refused.advance(2)
 
     assert (ended, other.payloads) == ([FULL], ["work"])
 
 
 def test_a_consumer_that_leaves_meanwhile_does_not_get_its_work_done_twice(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     inbox = prepared(refused)
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     ended = commit(refused, (inbox.got[0], ACK))
 
     refused.broker.cancel(inbox.consumer)
     other = refused.consume("in", "other")
-    stubborn.open_door()
+    refusing.open_door()
     refused.run()
 
     assert (ended, other.payloads, texts(refused, "in")) == ([None], [], [])
 
 
 def test_a_lease_does_not_run_out_while_the_transaction_is_being_stored(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     inbox = prepared(refused, lease_ms=1000)
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     commit(refused, (inbox.got[0], ACK))
 
     refused.advance(60)
     assert len(inbox.got) == 1
-    stubborn.open_door()
+    refusing.open_door()
     refused.run()
 
     assert texts(refused, "in") == []
 
 
-def test_what_a_transaction_settles_cannot_be_settled_by_another_call(stubborn: RefusingEngine, refused: House) -> None:
+def test_what_a_transaction_settles_cannot_be_settled_by_another_call(refusing: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     commit(refused, (inbox.got[0], ACK))
 
     with pytest.raises(Refused):
@@ -262,14 +262,14 @@ def test_a_nack_in_a_transaction_comes_back_after_its_backoff(house: House) -> N
     assert [delivery.attempts for delivery in inbox.got] == [2]
 
 
-def test_what_came_before_the_transaction_is_stored_before_it(stubborn: RefusingEngine, refused: House) -> None:
+def test_what_came_before_the_transaction_is_stored_before_it(refusing: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
-    before = len(stubborn.committed)
+    before = len(refusing.committed)
     refused.broker.publish(refused.message("plain", "out"))
 
     commit(refused, (inbox.got[0], ACK), publish="in transaction")
 
-    stored = [one for one in stubborn.committed[before:] if one.appends]
+    stored = [one for one in refusing.committed[before:] if one.appends]
     assert [[m.payload for m in one.appends[0].messages] for one in stored] == [[b"plain"], [b"in transaction"]]
 
 
@@ -285,11 +285,11 @@ def test_transactions_over_transient_queues_happen_too(house: House) -> None:
 
 
 def test_a_transient_queue_gets_nothing_from_a_transaction_that_failed(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("memory"))
     inbox = prepared(refused)
-    stubborn.refusal = FULL
+    refusing.refusal = FULL
     publishes = [Publish(refused.message("a", "memory")), Publish(refused.message("b", "out"))]
 
     refused.broker.transaction(publishes, [(inbox.got[0], ACK)])
@@ -319,14 +319,14 @@ def test_how_a_message_ended_in_a_transaction_is_in_the_history(house: House, ou
 
 
 def test_a_queue_deleted_while_the_transaction_is_being_stored_takes_its_part_with_it(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     inbox = prepared(refused)
-    stubborn.is_closed_door = True
+    refusing.is_closed_door = True
     ended = commit(refused, (inbox.got[0], ACK))
 
     refused.broker.delete("in")
-    stubborn.open_door()
+    refusing.open_door()
     refused.run()
 
     assert (ended, texts(refused, "out")) == ([None], ["result"])

@@ -12,11 +12,9 @@ from headrace.net.handler import Handler
 from headrace.protocols import (
     DATAGRAM_LISTENERS,
     LISTENERS,
-    PROTOCOLS,
     WEB_SOCKETS,
     Backend,
     Protocols,
-    codecs,
     tracker,
 )
 from headrace.protocols.amqp091.handover import Amqp091Tracker
@@ -44,13 +42,6 @@ def test_every_listener_of_a_protocol_has_its_settings() -> None:
     named = {each.name for each in fields(ListenerSettings)}
 
     assert {*LISTENERS, *[name + "s" for name in LISTENERS], *DATAGRAM_LISTENERS, *WEB_SOCKETS} <= named
-
-
-def test_every_encoding_has_one_protocol() -> None:
-    encodings = [protocol.codec[0] for protocol in PROTOCOLS if protocol.codec is not None]
-
-    assert len(encodings) == len(set(encodings))
-    assert codecs() is not None
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ from typing import Final
 from starlette.responses import Response
 
 from headrace.admin.api.operation import COUNT, MAX_LIMIT, FromOffset, Operation, page_of, ref, table
-from headrace.admin.messages import BASE64, MAX_SHOWN_BYTES, Publication, Taker, message_to_json
+from headrace.admin.messages import BASE64, MAX_SHOWN_BYTES, Publication, Taker, client_of, message_to_json
 from headrace.admin.messages import publish as publish_message
 from headrace.admin.pages import BadRequest, Call, answer, listed
 from headrace.admin.resources import readable_queue
 from headrace.config.kinds import Choice, Number, Text, Unchecked
 from headrace.config.table import option
 from headrace.core.broker import Broker
+from headrace.core.client import ConsumeRequest
 from headrace.core.queue.group import ACK, REJECT, RELEASE
 from headrace.core.queue.queue import Queue
 from headrace.model import Message
@@ -68,9 +69,7 @@ async def show_messages(
 ) -> Response:
     """Answer with a page of messages, and the offset of the next page."""
     as_base64 = query.encoding == BASE64
-    return await listed(
-        found, following, lambda pair: message_to_json(broker.codecs, pair[0], pair[1], as_base64, query.max_bytes)
-    )
+    return await listed(found, following, lambda pair: message_to_json(pair[0], pair[1], as_base64, query.max_bytes))
 
 
 def _start(query: Browse, queue: Queue) -> int:
@@ -93,14 +92,19 @@ async def publish(call: Call) -> Response:
 
 async def consume(call: Call) -> Response:
     """Take messages for a group and settle them; answer once that is durable."""
-    _, broker, queue = readable_queue(call, "queue")
+    host = call.path("vhost")
+    client = client_of(call, call.broker(host), call.rights(host))
+    name = call.path("queue")
+    client.check_read(name, False)
     body = await call.read(Consume)
-    taker = Taker(broker, f"http-{call.visitor.name}", body.limit)
-    deliveries = await taker.take(queue.name, body.group, body.position, body.wait_ms, _OUTCOMES[body.then])
+    request = ConsumeRequest(name, group=body.group)
+    request.position = body.position
+    taker = Taker(client, request, f"http-{call.visitor.name}", body.limit)
+    deliveries = await taker.take(body.wait_ms, _OUTCOMES[body.then])
     as_base64 = body.encoding == BASE64
     items = [
         {
-            **message_to_json(broker.codecs, delivery.offset, delivery.message, as_base64, body.max_bytes),
+            **message_to_json(delivery.offset, delivery.message, as_base64, body.max_bytes),
             "redelivered": delivery.redelivered,
             "attempts": delivery.attempts,
         }

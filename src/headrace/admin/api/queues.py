@@ -28,7 +28,6 @@ from headrace.config.table import described, option, read_model, table_of
 from headrace.core.access.permissions import CONFIGURE, QUEUE
 from headrace.core.broker import Broker
 from headrace.core.feeds.feed import FedQueue
-from headrace.core.properties import table_from_json, table_to_json
 from headrace.core.queue.configured import QUEUE as QUEUE_TABLE
 from headrace.core.queue.configured import configured, differences
 from headrace.core.queue.definition import QueueDefinition, declared
@@ -37,6 +36,7 @@ from headrace.core.queue.queue import Queue
 from headrace.core.routing.address import dead_letter_origin
 from headrace.errors import NotFound, PreconditionFailed
 from headrace.storage.group_state import MODE_NAMES
+from headrace.wire.properties import table_from_json, table_to_json
 
 MAX_RANGES: Final = 200
 """Ranges of settled offsets that a group shows."""
@@ -117,24 +117,24 @@ def _details(host: str, broker: Broker, queue: Queue, sampler: Sampler, now_us: 
         "reason": str(queue.refusal) if queue.refusal is not None else "",
         "warnings": queue.definition.warnings,
         "definition": queue.definition.to_json(),
-        "source": _source_to_json(broker.administration.follower(queue)),
+        "source": _source_to_json(broker.administration.fed_queue(queue)),
         "oldest_age_ms": oldest_age_ms(queue, now_us),
         "bindings": len(broker.topology.exchanges.bindings_to(queue.name)),
         "history": (series or Series(QUEUE_COUNTERS, QUEUE_GAUGES)).history(),
     }
 
 
-def _source_to_json(follower: FedQueue | None) -> dict[str, object] | None:
+def _source_to_json(fed: FedQueue | None) -> dict[str, object] | None:
     """Return the progress of a queue in its source; None for a queue without one."""
-    if follower is None:
+    if fed is None:
         return None
     return {
-        "queue": follower.queue.definition.source,
-        "state": follower.state,
-        "offset": follower.position,
-        "lag": follower.lag,
-        "missed": follower.missed,
-        "oversized": follower.oversized,
+        "queue": fed.queue.definition.source,
+        "state": fed.state,
+        "offset": fed.position,
+        "lag": fed.lag,
+        "missed": fed.missed,
+        "oversized": fed.oversized,
     }
 
 

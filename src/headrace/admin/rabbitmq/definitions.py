@@ -19,11 +19,11 @@ from headrace.config.table import Key, Model, Table, option, read_model, require
 from headrace.core.access.permissions import Permission, TopicPermission
 from headrace.core.broker import Broker
 from headrace.core.feeds.assigner import sources_first
-from headrace.core.properties import table_to_json
 from headrace.core.queue.definition import QueueDefinition, declared
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.exchange import RESERVED_PREFIX, Binding, Exchange
 from headrace.errors import HeadraceError, NotFound
+from headrace.wire.properties import table_to_json
 
 _log: Final = logging.getLogger("headrace.admin")
 _EXTENSION: Final = "headrace"

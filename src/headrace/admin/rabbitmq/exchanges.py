@@ -16,9 +16,9 @@ from headrace.config.kinds import Choice, Flag, Secret, Text, Unchecked
 from headrace.config.table import option, read_model, required
 from headrace.core.access.permissions import CONFIGURE, EXCHANGE
 from headrace.core.broker import Broker
-from headrace.core.properties import table_from_json, table_to_json
 from headrace.core.routing.exchange import KINDS, Binding, Exchange
 from headrace.errors import NotFound
+from headrace.wire.properties import table_from_json, table_to_json
 
 _KINDS: Final = {"q": False, "e": True}
 

@@ -5,13 +5,14 @@ import platform
 
 from starlette.responses import Response
 
-from headrace.admin.messages import Taker
+from headrace.admin.messages import Taker, client_of
 from headrace.admin.metrics import file_limit, memory_bytes, open_files
 from headrace.admin.pages import Call, answer, done
 from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, details, node_name, row, rows
 from headrace.admin.resources import channels_of, hosts, visible_connections
 from headrace.admin.slices import sliced
-from headrace.core.access.permissions import CONFIGURE, QUEUE, READ, WRITE
+from headrace.core.access.permissions import CONFIGURE, QUEUE, WRITE
+from headrace.core.client import ConsumeRequest
 from headrace.core.queue.definition import declared
 from headrace.core.queue.group import ACK
 from headrace.errors import NotFound
@@ -163,11 +164,12 @@ async def aliveness(call: Call) -> Response:
     """Publish a message and get it back."""
     host = call.path("vhost")
     rights, broker = call.rights(host), call.broker(host)
+    client = client_of(call, broker, rights)
     rights.check(CONFIGURE, QUEUE, _ALIVENESS_QUEUE)
     rights.check(WRITE, "exchange", "")
-    rights.check(READ, QUEUE, _ALIVENESS_QUEUE)
+    client.check_read(_ALIVENESS_QUEUE, False)
     broker.declare(declared(_ALIVENESS_QUEUE))
     message = Message(Source(_ALIVENESS_QUEUE, protocol="http"), b"test_message", call.site.clock.now_us())
     await done(lambda tell: broker.publish(message, tell))
-    taken = await Taker(broker, "aliveness-test", 1).take(_ALIVENESS_QUEUE, "", None, 5000, ACK)
+    taken = await Taker(client, ConsumeRequest(_ALIVENESS_QUEUE), "aliveness-test", 1).take(5000, ACK)
     return _verdict("" if taken else "a message that was published did not come back")

@@ -23,11 +23,11 @@ from headrace.admin.sampler import oldest_age_ms, queue_values
 from headrace.config.kinds import Choice, Flag, Number, Unchecked
 from headrace.config.table import option
 from headrace.core.broker import Broker
-from headrace.core.properties import table_from_json, table_to_json
 from headrace.core.queue.definition import QueueDefinition, declared
 from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.core.queue.group import ACK, REJECT, RELEASE
 from headrace.core.queue.queue import Queue
+from headrace.wire.properties import table_from_json, table_to_json
 
 MAX_COUNT: Final = 1000
 _MODES: Final = {
@@ -197,7 +197,7 @@ def _nobody(deliveries: list[Delivery]) -> None:
 def _message_row(broker: Broker, queue: Queue, delivery: Delivery, as_base64: bool, cut: int) -> Row:
     message = delivery.message
     payload, encoding = payload_to_json(message.payload, as_base64, cut)
-    found = properties_to_json(broker.codecs, message)
+    found = properties_to_json(message)
     properties = {_NAMES.get(name, name): value for name, value in found.items()}
     return {
         "payload_bytes": len(message.payload),

@@ -108,8 +108,8 @@ def encode_introduction(
             raise Refused(f"{text[:64]!r}... has more than {MAX_TEXT_BYTES} bytes")
         parts.append(_LENGTH.pack(len(data)) + data)
     fields = b"".join(parts)
-    said = _HEAD.pack(MAGIC, VERSION, len(fields)) + fields + nonce
-    return said + _seal(secret, _TO_OWNER, binding, challenge, said)
+    signed = _HEAD.pack(MAGIC, VERSION, len(fields)) + fields + nonce
+    return signed + _seal(secret, _TO_OWNER, binding, challenge, signed)
 
 
 def introduction_bytes(data: bytes) -> int:
@@ -140,8 +140,8 @@ def is_sealed(introduction: Introduction, challenge: bytes, secret: bytes, bindi
 def encode_answer(
     status: int, introduction: Introduction, challenge: bytes, secret: bytes, binding: bytes = b""
 ) -> bytes:
-    said = bytes((status,))
-    return said + _seal(secret, _TO_FOLLOWER, binding, challenge, introduction.nonce + said)
+    signed = bytes((status,))
+    return signed + _seal(secret, _TO_FOLLOWER, binding, challenge, introduction.nonce + signed)
 
 
 def decode_answer(data: bytes, nonce: bytes, challenge: bytes, secret: bytes, binding: bytes = b"") -> int:
@@ -192,6 +192,6 @@ def _check_start(data: bytes) -> None:
         raise Refused(f"version {data[len(MAGIC)]} of forwarding is not spoken here, but {VERSION}")
 
 
-def _seal(secret: bytes, word: bytes, binding: bytes, challenge: bytes, said: bytes) -> bytes:
-    parts = (word, len(binding).to_bytes(2), binding, challenge, said)
+def _seal(secret: bytes, word: bytes, binding: bytes, challenge: bytes, signed: bytes) -> bytes:
+    parts = (word, len(binding).to_bytes(2), binding, challenge, signed)
     return hmac.digest(secret, b"".join(parts), "sha256")

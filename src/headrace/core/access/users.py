@@ -11,8 +11,10 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from headrace.config.kinds import MAX_NUMBER, Number
+from headrace.config.table import Key, Table
 from headrace.errors import Refused
 
 # OWASP's choice for little memory: all choices cost an attacker the same, and this one a broker the least.
@@ -121,21 +123,17 @@ class Limits:
     @staticmethod
     def from_json(values: object) -> "Limits":
         """Read limits by RabbitMQ's names (`max-connections`); a negative number means none. Raises Refused."""
-        if not isinstance(values, Mapping):
-            raise Refused(f"limits are a table of names and numbers, not {values!r}")
-        known: dict[str, int | None] = {}
-        for name, value in values.items():
-            attribute = str(name).replace("-", "_")
-            if name not in Limits.names():
-                raise Refused(f"there is no limit {name!r}; there are {', '.join(sorted(Limits.names()))}")
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise Refused(f"the limit {name!r} is a whole number, not {value!r}")
-            known[attribute] = None if value < 0 else value
-        return Limits(**known)
+        known: dict[str, Any] = _LIMITS.read(values, "limits")
+        return Limits(*[None if value is None or value < 0 else value for value in known.values()])
 
     def to_json(self) -> dict[str, int]:
         limits = {name: getattr(self, name) for name in Limits.__dataclass_fields__}
         return {name.replace("_", "-"): value for name, value in limits.items() if value is not None}
+
+
+_LIMITS: Final = Table(
+    *[Key(name.replace("_", "-"), Number(-MAX_NUMBER), None, "") for name in Limits.__dataclass_fields__]
+)
 
 
 @dataclass(frozen=True)

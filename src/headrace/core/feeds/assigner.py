@@ -12,7 +12,6 @@ from headrace.clock import Clock
 from headrace.core.batch import Batch
 from headrace.core.feeds.feed import Budget, FedQueue, Feed
 from headrace.core.pipeline import CommitPipeline
-from headrace.core.properties import Codecs
 from headrace.core.queue.definition import QueueDefinition, parse_position
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.topology import Topology
@@ -80,10 +79,9 @@ _AGAIN_US: Final = 1_000_000
 class Assigner:
     """All queues of one virtual host that streams fill."""
 
-    def __init__(self, topology: Topology, pipeline: CommitPipeline, codecs: Codecs, clock: Clock) -> None:
+    def __init__(self, topology: Topology, pipeline: CommitPipeline, clock: Clock) -> None:
         self._topology = topology
         self._pipeline = pipeline
-        self._codecs = codecs
         self._clock = clock
         self._fed: dict[Queue, FedQueue] = {}
         self._feeds: dict[Queue, Feed] = {}
@@ -164,7 +162,7 @@ class Assigner:
     def _open_feed(self, source: Queue) -> Feed:
         feed = self._feeds.get(source)
         if feed is None:
-            feed = self._feeds[source] = Feed(source, self._codecs)
+            feed = self._feeds[source] = Feed(source)
             source.feed = feed
         return feed
 

@@ -12,13 +12,13 @@ import logging
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.batch import Batch
-from headrace.core.properties import Codecs, MessageRow
 from headrace.core.queue.entry import accept_copy, add_copies, no_copies
 from headrace.errors import Refused
 from headrace.model import Message
 from headrace.selector import Selector
 from headrace.storage.api import Append
 from headrace.storage.group_state import STREAM
+from headrace.wire.encodings import MessageRow
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue
@@ -93,9 +93,7 @@ _log: Final = logging.getLogger("headrace.core")
 class Assignment:
     """One step of queues at the same position. A queue that cannot take a message stays behind; the others go on."""
 
-    def __init__(
-        self, source: "Queue", cohort: list[FedQueue], start: int, codecs: Codecs, now_us: int, most_bytes: int
-    ) -> None:
+    def __init__(self, source: "Queue", cohort: list[FedQueue], start: int, now_us: int, most_bytes: int) -> None:
         self.at = start
         """Offset of the next message."""
         self.start = start
@@ -105,7 +103,6 @@ class Assignment:
         self.size_bytes = 0
         self._source = source
         self._active = cohort
-        self._codecs = codecs
         self._now_us = now_us
         self._most_bytes = most_bytes
 
@@ -118,7 +115,7 @@ class Assignment:
         """Copy the next message to every queue that selects it, unless it expires there."""
         if not self._source.is_expired(message, self._now_us):
             is_late = 0 < message.expires_us <= self._now_us
-            row = MessageRow(message, self._codecs)
+            row = MessageRow(message)
             before = len(self.left)
             for fed in self._active:
                 selector = fed.queue.selector
@@ -194,9 +191,8 @@ class Budget:
 class Feed:
     """One source with the queues that it fills."""
 
-    def __init__(self, source: "Queue", codecs: Codecs) -> None:
+    def __init__(self, source: "Queue") -> None:
         self.source = source
-        self._codecs = codecs
         self._front = 0
         self._front_stored = 0
         self._joined: dict[Queue, FedQueue] = {}
@@ -293,7 +289,7 @@ class Feed:
         count = min(max(1, budget.tests // len(cohort)), pace, stop - start)
         messages = self.source.log.read(start, count, READ_BYTES) if count > 0 else []
         self._note_missed(cohort, start)
-        given = Assignment(self.source, cohort, start, self._codecs, now_us, max(1, budget.size_bytes))
+        given = Assignment(self.source, cohort, start, now_us, max(1, budget.size_bytes))
         for message in messages:
             given.give(message)
             if given.is_full:

@@ -29,9 +29,9 @@ from headrace.config.settings import MqttSettings
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.dispatch import Consumer
 from headrace.core.routing.address import is_read_address
-from headrace.core.routing.topics import check_filter, quoted
 from headrace.errors import Corrupt, Refused
 from headrace.model import Message, Source
+from headrace.names import check_filter, quoted
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue

@@ -38,9 +38,9 @@ from headrace.core.queue.definition import (
     Retry,
 )
 from headrace.core.routing.address import dead_letter_queue
-from headrace.core.routing.topics import check_filter
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import Corrupt, PreconditionFailed, Refused
+from headrace.names import check_filter
 from headrace.selector import parse
 
 DEFAULT_MAX_DEPTH: Final = 100_000

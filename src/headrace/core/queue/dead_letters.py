@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.clock import Clock
 from headrace.core.batch import Batch
 from headrace.core.pipeline import CommitPipeline
-from headrace.core.properties import Codecs, Properties
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.dispatch import Found
 from headrace.core.queue.entry import accept_moved
@@ -19,6 +18,8 @@ from headrace.core.routing.address import MAX_OFFSET, dead_letter_origin, dead_l
 from headrace.errors import Corrupt, NotFound, Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.group_state import WORK
+from headrace.wire.encodings import encode_properties, properties_of
+from headrace.wire.properties import Properties
 
 if TYPE_CHECKING:
     from headrace.core.queue.queues import Queues
@@ -143,9 +144,8 @@ def _deaths(headers: dict[str, object]) -> list[dict[str, object]]:
 class DeadLetters:
     """Moves given-up messages to dead-letter queues, and back."""
 
-    def __init__(self, queues: "Queues", codecs: Codecs, pipeline: CommitPipeline, clock: Clock) -> None:
+    def __init__(self, queues: "Queues", pipeline: CommitPipeline, clock: Clock) -> None:
         self._queues = queues
-        self._codecs = codecs
         self._pipeline = pipeline
         self._clock = clock
 
@@ -153,7 +153,7 @@ class DeadLetters:
         """Send a message to the dead letters of this queue; it is dropped where there are none."""
         definition = queue.definition
         try:
-            properties = self._codecs.decode(message)
+            properties = properties_of(message)
         except Refused as error:
             _log.warning("a dead letter of queue %r goes without its history: %s", queue.name, error)
             properties = None
@@ -205,7 +205,7 @@ class DeadLetters:
         """Return the message with its history and without its own time to live."""
         old = message.source
         source = Source(key, exchange, old.client_id, old.protocol, old.encoding)
-        raw = message.properties if properties is None else self._codecs.encode(old.encoding, properties)
+        raw = message.properties if properties is None else encode_properties(old.encoding, properties)
         return Message(source, message.payload, now_us, raw, message.priority)
 
     # -- where they are ----------------------------------------------------------------------------------------
@@ -282,14 +282,14 @@ class DeadLetters:
     def _died_in(self, message: Message) -> str:
         """Return the queue in which a message died last; "" if it never did."""
         try:
-            return birth_of(self._codecs.decode(message), message)[0]
+            return birth_of(properties_of(message), message)[0]
         except Refused:
             return ""
 
     def _is_letter(self, queue: Queue, origin: str, message: Message) -> bool:
         """Return whether a message is a dead letter of another queue. A message that came back is none."""
         try:
-            properties = self._codecs.decode(message)
+            properties = properties_of(message)
         except Refused:
             return False
         if origin:
@@ -307,7 +307,7 @@ class DeadLetters:
         if grave is None:
             return []
         found, _ = self.browse(grave, offset, limit, looks=max(limit, LOOKS))
-        return [(at, message, self._codecs.decode(message)) for at, message in found]
+        return [(at, message, properties_of(message)) for at, message in found]
 
     def redrive(self, name: str, limit: int = 10_000, start: int = 0) -> int:
         """Send dead letters of a queue back to it; returns how many."""
@@ -466,7 +466,7 @@ class DeadLetters:
     def _send_back(
         self, batch: Batch, grave: Queue, offset: int, letter: Message, now_us: int, may: Callable[[str], bool] | None
     ) -> bool:
-        properties = self._codecs.decode(letter)
+        properties = properties_of(letter)
         name, exchange, key = birth_of(properties, letter)
         origin = self._queues.topology.queues.get(name)
         if origin is None or origin is grave or origin.refusal is not None or (may is not None and not may(name)):

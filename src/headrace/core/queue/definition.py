@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
-from headrace.config.kinds import Choice, Duration, Flag, Kind, Number, Text, Unfit, shown
+from headrace.config.kinds import Choice, Duration, Flag, Kind, Number, Text, Unfit
 from headrace.config.replication import meant
-from headrace.config.table import Fault, Key, Table
-from headrace.core.properties import frozen, table_from_json, table_to_json
+from headrace.config.table import Key, Table, read_arguments
 from headrace.core.routing.address import QUEUE_PREFIX
 from headrace.errors import BadExpression, PreconditionFailed, Refused
 from headrace.selector import parse
+from headrace.wire.properties import frozen, table_from_json, table_to_json
 
 RESUME: Final = "resume"
 FIRST: Final = "first"
@@ -354,7 +354,7 @@ def declared(
 ) -> QueueDefinition:
     """Return the definition of a queue declared with RabbitMQ's `x-` arguments. Raises PreconditionFailed."""
     given = dict(arguments or {})
-    read = _read_arguments(_ARGUMENT_TABLE, name, given)
+    read = read_arguments(_ARGUMENT_TABLE, given, f" for queue '{name}'")
     fields: dict[str, Any] = {each: read[key.name] for each, key in _ARGUMENTS.items()}
     kind: str = fields["kind"]
     fields["delivery_limit"] = _limit(fields["delivery_limit"], kind)
@@ -381,15 +381,6 @@ def declared(
     return _stream(definition) if kind == STREAM else definition
 
 
-def _read_arguments(table: Table, queue: str, given: dict[str, object]) -> dict[str, Any]:
-    """Read the arguments of a table and ignore all others. Raises PreconditionFailed."""
-    try:
-        return table.read({name: given[name] for name in table.keys if name in given})
-    except Fault as fault:
-        name = str(fault.path[-1])
-        raise _invalid(name, queue, f"{fault.expected}, not {shown(given[name])}") from fault
-
-
 def _invalid(argument: str, queue: str, why: str) -> PreconditionFailed:
     return PreconditionFailed(f"invalid arg '{argument}' for queue '{queue}': {why}")
 
@@ -404,7 +395,8 @@ def _limit(limit: int | None, kind: str) -> int | None:
 def _stream(definition: QueueDefinition) -> QueueDefinition:
     _refuse(definition, "stream", durable=True, exclusive=False, auto_delete=False, max_priority=0)
     _refuse(definition, "stream", dead_letter_exchange=None, message_ttl_ms=None, delivery_limit=None, expires_ms=0)
-    max_age_ms: int = _read_arguments(_STREAM_TABLE, definition.name, definition.arguments)["x-max-age"]
+    of = f" for queue '{definition.name}'"
+    max_age_ms = cast("int", read_arguments(_STREAM_TABLE, definition.arguments, of)["x-max-age"])
     retention = Retention(max_age_ms, definition.max_length_bytes or 0, definition.max_length or 0)
     return replace(definition, retention=retention, max_length=None, max_length_bytes=None)
 

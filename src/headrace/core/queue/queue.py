@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.core.batch import Batch
 from headrace.core.feeds.feed import is_cursor
 from headrace.core.flow import Statistics
-from headrace.core.properties import Codecs, MessageRow
 from headrace.core.queue.definition import DROP_HEAD, FIRST, NEXT, TIMESTAMP, QueueDefinition
 from headrace.core.queue.dispatch import Consumer, Delivery, Found
 from headrace.core.queue.entry import (
@@ -29,6 +28,7 @@ from headrace.model import Message, Source
 from headrace.selector import Selector, parse
 from headrace.storage.api import NO_LIMIT, Append, Log
 from headrace.storage.group_state import MODE_NAMES, GroupState
+from headrace.wire.encodings import MessageRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -282,9 +282,8 @@ class Queue:
     _group_list: tuple[Group, ...]
     """Its groups, to be iterated while they come and go. A tuple takes a third of the time of a list of the values."""
 
-    def __init__(self, host: QueueHost, definition: QueueDefinition, log: Log, codecs: Codecs, now_us: int) -> None:
+    def __init__(self, host: QueueHost, definition: QueueDefinition, log: Log, now_us: int) -> None:
         self.host = host
-        self._codecs = codecs
         self.definition = definition
         self.name = definition.name
         self.log = log
@@ -422,7 +421,7 @@ class Queue:
     def fits(self, selector: Selector, message: Message) -> bool:
         """Return whether a selector is true for the message; False for unreadable properties."""
         try:
-            return selector.matches(MessageRow(message, self._codecs))
+            return selector.matches(MessageRow(message))
         except Refused:
             return False
 

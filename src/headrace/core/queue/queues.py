@@ -13,7 +13,6 @@ from headrace.config.settings import QueueManagerSettings
 from headrace.core.batch import Batch
 from headrace.core.feeds.assigner import Assigner, check_source
 from headrace.core.pipeline import AT_ONCE, CommitPipeline, take_steps
-from headrace.core.properties import Codecs
 from headrace.core.queue.dead_letters import DeadLetters
 from headrace.core.queue.definition import EPHEMERAL, MAX_NAME_BYTES, STREAM, QueueDefinition, Retention
 from headrace.core.queue.entry import run_due
@@ -22,10 +21,10 @@ from headrace.core.queue.queue import EmptyLog, Queue, QueueHost
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.queue.work import WorkGroup
 from headrace.core.routing.address import dead_letter_origin
-from headrace.core.routing.topics import check_filter
 from headrace.core.routing.topology import Topology, scoped, unscoped
 from headrace.errors import AccessRefused, Corrupt, NotFound, PreconditionFailed, Refused, ResourceLocked
 from headrace.model import Message
+from headrace.names import check_filter
 from headrace.storage.api import QUEUES, Engine
 from headrace.storage.group_state import WORK, GroupState
 
@@ -106,7 +105,6 @@ class Queues(QueueHost):
         clock: Clock,
         pipeline: CommitPipeline,
         topology: Topology,
-        codecs: Codecs,
         replication_group: str,
     ) -> None:
         self._engine = engine
@@ -116,13 +114,12 @@ class Queues(QueueHost):
         self.auto_commit_us = QueueManagerSettings().auto_commit_interval * 1000
         self.topology = topology
         self._host = topology.host
-        self._codecs = codecs
         self._replication_group = replication_group
         self._unstored = None if engine.keeps_claims else pipeline.unstored
         self.timers = Timers()
         self.pauses = Pauses(engine)
-        self.dead_letters = DeadLetters(self, codecs, pipeline, clock)
-        self.assigner = Assigner(topology, pipeline, codecs, clock)
+        self.dead_letters = DeadLetters(self, pipeline, clock)
+        self.assigner = Assigner(topology, pipeline, clock)
         self._owned: dict[object, dict[Queue, None]] = {}
         self._dropping: dict[str, int] = {}
         """Durable logs that are being dropped, and how many drops are on their way."""
@@ -236,7 +233,7 @@ class Queues(QueueHost):
             log = self._pipeline.memory.engine.log(name)
         else:
             log = EmptyLog(name) if name in self._dropping else self._engine.log(name)
-        queue = Queue(self, definition, log, self._codecs, self._clock.now_us())
+        queue = Queue(self, definition, log, self._clock.now_us())
         if queue.refusal is not None:
             self.refused(queue)
         self.pauses.restore(queue)

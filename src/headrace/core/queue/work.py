@@ -166,7 +166,7 @@ class WorkGroup(Group):
         room = min(min(consumer.room, self.max_pending - len(self.leases)), DEALT_AT_ONCE)  # of three: 0.1 us more
         if room <= 0 or start >= queue.log.next_offset:
             return True
-        last = queue.log.lone(start)  # with one new message per queue, 400 instructions less than `read`
+        last = queue.log.single(start)  # with one new message per queue, 400 instructions less than `read`
         deliveries: list[Delivery] = []
         stop = start
         for message in [last] if last is not None else queue.log.read(start, room, most_bytes(queue.log)):

@@ -2,8 +2,8 @@
 
 from typing import Final, final
 
-from headrace.core.routing.topics import quoted
 from headrace.errors import Refused
+from headrace.names import quoted
 
 QUEUE_PREFIX: Final = "$queue/"
 DEAD_LETTER_PREFIX: Final = "$dlq/"

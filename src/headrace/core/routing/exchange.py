@@ -1,10 +1,12 @@
 """Exchanges and bindings as declared and stored. exchanges.py routes by them."""
 
 from collections.abc import Hashable, Mapping
-from typing import Final, final
+from typing import Any, Final, final
 
-from headrace.core.properties import frozen, table_from_json, table_to_json
+from headrace.config.kinds import Choice, Flag, Text, Unchecked
+from headrace.config.table import Key, Table, read_arguments
 from headrace.errors import AccessRefused, PreconditionFailed, Refused
+from headrace.wire.properties import frozen, table_from_json, table_to_json
 
 DIRECT: Final = "direct"
 FANOUT: Final = "fanout"
@@ -17,6 +19,7 @@ DEFAULT: Final = ""  # this exchange routes to the queue named by the key
 RESERVED_PREFIX: Final = "amq."
 MAX_NAME_BYTES: Final = 255  # limit of an AMQP 0-9-1 short string
 ALTERNATE: Final = "alternate-exchange"
+HASH_HEADER: Final = "hash-header"
 
 
 PREDECLARED: Final = (
@@ -26,6 +29,31 @@ PREDECLARED: Final = (
     ("amq.topic", TOPIC),
     ("amq.headers", HEADERS),
     ("amq.match", HEADERS),
+)
+
+
+_ARGUMENTS: Final = {
+    ALTERNATE: Table(Key(ALTERNATE, Text("must be the name of an exchange"), None, "")),
+    HASH_HEADER: Table(Key(HASH_HEADER, Text("must be the name of a header"), None, "")),
+}
+"""The tables of arguments: each kind of exchange reads its own."""
+_TABLE: Final = Unchecked(type="object")
+_EXCHANGE: Final = Table(
+    Key("name", Text(), "", ""),
+    Key("type", Text(), "", ""),
+    Key("durable", Flag(), False, ""),
+    Key("auto_delete", Flag(), False, ""),
+    Key("internal", Flag(), False, ""),
+    Key("arguments", _TABLE, {}, ""),
+    required=("name", "type"),
+)
+_BINDING: Final = Table(
+    Key("source", Text(), "", ""),
+    Key("destination", Text(), "", ""),
+    Key("destination_type", Choice("queue", "exchange"), "", ""),
+    Key("routing_key", Text(), "", ""),
+    Key("arguments", _TABLE, {}, ""),
+    required=("source", "destination", "destination_type", "routing_key"),
 )
 
 
@@ -53,19 +81,15 @@ class Exchange:
         self.auto_delete = auto_delete
         self.internal = internal
         self.arguments: dict[str, object] = dict(arguments) if arguments else {}
-        self.alternate = self._alternate()
+        self.alternate = self.argument(ALTERNATE)
 
     def __repr__(self) -> str:
         return f"Exchange({self.name!r}, {self.kind!r})"
 
-    def _alternate(self) -> str | None:
-        value = self.arguments.get(ALTERNATE)
-        if value is None or isinstance(value, str):
-            return value
-        raise PreconditionFailed(
-            f"invalid arg '{ALTERNATE}' for exchange '{self.name}': "
-            f"expected the name of an exchange, received {value!r}"
-        )
+    def argument(self, name: str) -> str | None:
+        """Return an argument that routing depends on; None if it is absent. Raises PreconditionFailed."""
+        value = read_arguments(_ARGUMENTS[name], self.arguments, f" for exchange '{self.name}'")[name]
+        return value if isinstance(value, str) else None
 
     def check_equivalent(self, declared: "Exchange") -> None:
         """Check a repeated declaration. Raises PreconditionFailed when it differs.
@@ -99,14 +123,9 @@ class Exchange:
     @staticmethod
     def from_json(data: Mapping[str, object]) -> "Exchange":
         """Read an exchange from `to_json`, ignoring unknown members. Raises Refused for other JSON."""
-        return Exchange(
-            _text(data, "name"),
-            _text(data, "type"),
-            _flag(data, "durable"),
-            _flag(data, "auto_delete"),
-            _flag(data, "internal"),
-            table_from_json(data.get("arguments", {})),
-        )
+        values: dict[str, Any] = _EXCHANGE.read(data, "an exchange", is_lenient=True)
+        flags = values["durable"], values["auto_delete"], values["internal"]
+        return Exchange(values["name"], values["type"], *flags, table_from_json(values["arguments"]))
 
 
 @final
@@ -150,15 +169,13 @@ class Binding:
     @staticmethod
     def from_json(data: Mapping[str, object]) -> "Binding":
         """Read a binding from `to_json`, ignoring unknown members. Raises Refused for other JSON."""
-        kind = _text(data, "destination_type")
-        if kind not in ("queue", "exchange"):
-            raise Refused(f"a binding's 'destination_type' is 'queue' or 'exchange', not {kind!r}")
+        values: dict[str, Any] = _BINDING.read(data, "a binding", is_lenient=True)
         return Binding(
-            _text(data, "source"),
-            _text(data, "destination"),
-            _text(data, "routing_key"),
-            table_from_json(data.get("arguments", {})),
-            kind == "exchange",
+            values["source"],
+            values["destination"],
+            values["routing_key"],
+            table_from_json(values["arguments"]),
+            values["destination_type"] == "exchange",
         )
 
 
@@ -175,20 +192,6 @@ def check_new_name(name: str) -> None:
     size = len(name.encode(errors="replace"))
     if size > MAX_NAME_BYTES:
         raise Refused(f"exchange name '{name[:40]}...' has {size} bytes, {MAX_NAME_BYTES} is the most")
-
-
-def _text(data: Mapping[str, object], member: str) -> str:
-    value = data.get(member)
-    if isinstance(value, str):
-        return value
-    raise Refused(f"a definition needs {member!r} to be a string, not {value!r}")
-
-
-def _flag(data: Mapping[str, object], member: str) -> bool:
-    value = data.get(member, False)
-    if isinstance(value, bool):
-        return value
-    raise Refused(f"a definition needs {member!r} to be true or false, not {value!r}")
 
 
 def _lower(flag: bool) -> str:

@@ -9,11 +9,12 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, TypeAlias, final
 
-from headrace.core.properties import frozen
+from headrace.config.kinds import Choice, Unfit, shown
 from headrace.core.routing.exchange import (
     CONSISTENT_HASH,
     DIRECT,
     FANOUT,
+    HASH_HEADER,
     HEADERS,
     KINDS,
     PREDECLARED,
@@ -27,6 +28,7 @@ from headrace.core.routing.exchange import (
 )
 from headrace.core.routing.topics import KeyTrie
 from headrace.errors import AccessRefused, NotFound, PreconditionFailed, Refused
+from headrace.wire.properties import frozen
 
 X_MATCH: Final = "x-match"
 
@@ -199,14 +201,19 @@ class HeadersRouter(Router):
         return offered
 
 
+_MATCH: Final = Choice("all", "any", "all-with-x", "any-with-x")
+
+
 def _needs(binding: Binding) -> tuple[bool, tuple[Need, ...]]:
     """True if any one header suffices, and the headers asked for."""
-    mode = binding.arguments.get(X_MATCH, "all")
-    if mode not in ("all", "any", "all-with-x", "any-with-x"):
+    given = binding.arguments.get(X_MATCH, "all")
+    try:
+        mode = _MATCH.read(given)
+    except Unfit as error:
         raise PreconditionFailed(
             f"invalid arg '{X_MATCH}' for binding of '{binding.destination}' to exchange '{binding.source}': "
-            f"received {mode!r} but expected 'all', 'any', 'all-with-x' or 'any-with-x'"
-        )
+            f"{error}, not {shown(given)}"
+        ) from error
     with_x = mode in ("all-with-x", "any-with-x")
     needs: list[Need] = []
     for name, value in binding.arguments.items():
@@ -222,7 +229,6 @@ def _has_all(offered: dict[Need, None], needs: tuple[Need, ...]) -> bool:
     return True
 
 
-HASH_HEADER: Final = "hash-header"
 _HASH_PROPERTY: Final = "hash-property"
 _BYTES: Final = 6  # a float holds so many bytes exactly
 _RANGE: Final = float(1 << 8 * _BYTES)
@@ -236,12 +242,7 @@ def hashed_header(exchange: Exchange) -> str:
             f"invalid arg '{_HASH_PROPERTY}' for exchange '{exchange.name}': "
             f"only the routing key and headers ('{HASH_HEADER}') are hashed"
         )
-    header = exchange.arguments.get(HASH_HEADER, "")
-    if not isinstance(header, str):
-        raise PreconditionFailed(
-            f"invalid arg '{HASH_HEADER}' for exchange '{exchange.name}': expected a header's name, received {header!r}"
-        )
-    return header
+    return exchange.argument(HASH_HEADER) or ""
 
 
 @final
@@ -322,7 +323,7 @@ class Exchanges:
     names the queue of any key, and bindings stay until `remove_queue`.
     """
 
-    __slots__ = ("_cached", "_host", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
+    __slots__ = ("_by_headers", "_cached", "_host", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
 
     def __init__(self, host: str = "/") -> None:
         self._host = host
@@ -332,6 +333,8 @@ class Exchanges:
         self._routes: dict[str, dict[str, tuple[str, ...]]] = {}
         self._cached = 0
         self._sources: dict[str, set[str]] = {}
+        self._by_headers: set[str] | None = None
+        """The exchanges whose messages may pass one that reads headers; None until somebody asks."""
         for name, kind in PREDECLARED:
             self._hubs[name] = _Hub(Exchange(name, kind, durable=True))
 
@@ -458,8 +461,10 @@ class Exchanges:
 
     def looks_at_headers(self, exchange: str) -> bool:
         """True if headers may decide about messages of this exchange."""
-        hubs = self._hubs.items()
-        return any([hub.reads_headers and (bool(hub.bindings) or name == exchange) for name, hub in hubs])
+        if self._by_headers is None:
+            readers = [name for name, hub in self._hubs.items() if hub.reads_headers]
+            self._by_headers = set(readers).union(*[self._upstream(name) for name in readers])
+        return exchange in self._by_headers
 
     def _walk(
         self,
@@ -511,6 +516,7 @@ class Exchanges:
     def _forget_routes(self) -> None:
         self._routes.clear()
         self._sources.clear()
+        self._by_headers = None
         self._cached = 0
 
     def exchanges(self) -> list[Exchange]:

@@ -15,6 +15,8 @@ nothing. All numbers are unsigned and big-endian.
 
 from typing import Final
 
+from headrace.wire.amqp091 import SYNTAX_ERROR as SYNTAX_ERROR
+
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 
 METHOD: Final = 1
@@ -49,7 +51,6 @@ NOT_FOUND: Final = 404
 RESOURCE_LOCKED: Final = 405
 PRECONDITION_FAILED: Final = 406
 FRAME_ERROR: Final = 501
-SYNTAX_ERROR: Final = 502
 COMMAND_INVALID: Final = 503
 CHANNEL_ERROR: Final = 504
 UNEXPECTED_FRAME: Final = 505

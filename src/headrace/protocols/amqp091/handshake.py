@@ -10,7 +10,6 @@ from headrace.core.client import Client
 from headrace.errors import AccessRefused, HeadraceError, ProtocolError
 from headrace.model import AMQP091
 from headrace.net.connection import Wire
-from headrace.protocols.amqp091.fields import LongString, Reader
 from headrace.protocols.amqp091.frames import (
     CHANNEL_MAX,
     COMMAND_INVALID,
@@ -23,6 +22,8 @@ from headrace.protocols.amqp091.frames import (
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.publishing import PROTOCOL
 from headrace.protocols.amqp091.server import ConnectionContext, Server
+from headrace.wire.amqp091 import Reader
+from headrace.wire.types import LongString
 
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"

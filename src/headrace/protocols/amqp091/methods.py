@@ -11,8 +11,8 @@ from typing import Final
 from pamqp import base, commands
 
 from headrace.errors import ProtocolError
-from headrace.protocols.amqp091.fields import Reader, encode_longstr, encode_shortstr, encode_table
 from headrace.protocols.amqp091.frames import FRAME_END, METHOD, NOT_IMPLEMENTED
+from headrace.wire.amqp091 import Reader, encode_longstr, encode_shortstr, encode_table
 
 _HEAD: Final = struct.Struct(">BHII")
 _U16: Final = struct.Struct(">H")

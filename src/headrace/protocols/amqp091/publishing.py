@@ -7,7 +7,7 @@ from pamqp import commands
 
 from headrace.core.access.permissions import WRITE
 from headrace.core.batch import ConfirmAll
-from headrace.core.properties import Properties
+from headrace.core.queue.queue import Queue
 from headrace.core.routing.address import COMMIT, is_address, parse_address
 from headrace.core.transaction import Publish as Staging
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
@@ -15,15 +15,19 @@ from headrace.model import AMQP091, Message, Source
 from headrace.protocols.amqp091.codec import Publish, Route, encode_ack, encode_content
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import PRIORITY, decode_properties, encode_properties
 from headrace.protocols.amqp091.server import ConnectionContext
 from headrace.protocols.answers import Answers
+from headrace.wire.amqp091 import HAS_REPLY_TO, HAS_USER_ID, decode_properties, encode_properties
+from headrace.wire.amqp091_scan import HAS_COPIES, expiration_of, priority_of
+from headrace.wire.properties import Properties
 
 PROTOCOL: Final = "amqp091"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLY_PREFIX: Final = REPLY_TO + "."
 _MAX_EXPIRATION_MS: Final = (1 << 32) - 1
 _NO_KEYS: Final[Sequence[str]] = ()
+_SPECIAL: Final = HAS_COPIES | HAS_REPLY_TO | HAS_USER_ID
+"""Properties that decide more than a priority and an expiry."""
 _STAGED_BYTES: Final = 512
 """Memory of a staged message besides its payload and properties."""
 
@@ -64,59 +68,75 @@ class Publisher:
             client.begin_publishing()
         self.is_ahead = True
         route = event.route
-        given = event.properties
         source = route.source
-        properties = event.raw
         rights = client.rights
         if source is None or route.exchange not in rights.writable or rights.topics:
             rights.check_publish(route.exchange, route.key, client.client_id)
         if source is None:
             source = self._source(route)
+        is_special = bool(event.looks & _SPECIAL) or client.broker.reads_headers(route.exchange)
+        if is_special or route.source is None or self.staged is not None or client.account.is_metered:
+            for at, properties in enumerate(event.properties):
+                self._publish_one(route, properties, event.bodies[at], source, is_special)
+            return
+        now_us = context.now_us
+        messages: list[Message] = []
+        if event.looks:
+            for at, properties in enumerate(event.properties):
+                priority, expires_us = priority_of(properties), self._expires_us(properties)
+                messages.append(Message(source, event.bodies[at], now_us, properties, priority, expires_us))
+        else:
+            for at, properties in enumerate(event.properties):
+                messages.append(Message(source, event.bodies[at], now_us, properties))
+        queue = route.queue
+        if queue is None or queue.deleted:
+            queue = route.queue = client.broker.straight_to(route.exchange, route.key)
+        self._hand_over(route, messages, None, _NO_KEYS, queue)
+
+    def _hand_over(
+        self,
+        route: Route,
+        messages: list[Message],
+        headers: dict[str, object] | None,
+        extra_keys: Sequence[str],
+        queue: Queue | None = None,
+    ) -> None:
+        """Give messages to core, and return them to the client if no queue takes what must reach one."""
+        confirm = self._tell if self.is_confirming else None
+        if not self._client.broker.publish_all(messages, confirm, headers, extra_keys, queue) and route.mandatory:
+            for message in messages:
+                self.send_return(route, message)
+
+    def _publish_one(self, route: Route, properties: bytes, body: bytes, source: Source, is_special: bool) -> None:
+        """Publish a message by itself: its properties decide, or a transaction, a limit of the user, or no queue."""
+        client, context = self._client, self._context
+        is_read = is_special or route.source is None or self.staged is not None
+        given = decode_properties(properties) if is_read else Properties()
         account = client.account
         if given.user_id and given.user_id != account.user.name:
             self._check_user(given.user_id)
         if given.reply_to == REPLY_TO:
             properties = self._with_reply_key(properties)
         extra_keys: Sequence[str] = _NO_KEYS
-        headers = given.headers
+        headers = given.headers or None
         if headers and ("CC" in headers or "BCC" in headers):
             extra_keys, properties = _copies(headers, properties)
             for key in extra_keys:
-                rights.check_topic(WRITE, route.exchange, key, client.client_id)
-        found = given.extra.get(PRIORITY, 0) if given.extra else 0
-        priority = found if isinstance(found, int) else 0
-        expires_us = self._expires_us(given) if given.expiration else 0
-        now_us = context.now_us
-        messages = [Message(source, body, now_us, properties, priority, expires_us) for body in event.bodies]
-        if route.source is None or self.staged is not None or account.is_metered:
-            for message in messages:
-                self._publish_one(event, message, extra_keys)
-            return
-        broker, queue = client.broker, route.queue
-        if queue is None or queue.deleted:
-            queue = route.queue = broker.straight_to(route.exchange, route.key)
-        confirm = self._tell if self.is_confirming else None
-        if not broker.publish_all(messages, confirm, headers or None, extra_keys, queue) and route.mandatory:
-            for message in messages:
-                self.send_return(route, message)
-
-    def _publish_one(self, event: Publish, message: Message, extra_keys: Sequence[str]) -> None:
-        """Publish a message that needs a look by itself: in a transaction, of a user with limits, or for no queue."""
-        client, route, headers = self._client, event.route, event.properties.headers or None
-        if client.account.is_metered:
+                client.rights.check_topic(WRITE, route.exchange, key, client.client_id)
+        expires_us = self._expires_us(properties)
+        message = Message(source, body, context.now_us, properties, priority_of(properties), expires_us)
+        if account.is_metered:
             client.published += 1
-            client.account.check_size(len(message.payload))
-        if route.source is None and self._went_aside(route, event.properties, message):
+            account.check_size(len(body))
+        if route.source is None and self._went_aside(route, given, message):
             return
         if self.staged is not None:
             self.staged.append((Staging(message, headers, extra_keys), route))
-            size_bytes = len(message.payload) + len(message.properties) + _STAGED_BYTES
+            size_bytes = len(body) + len(properties) + _STAGED_BYTES
             self._staged_bytes += size_bytes
-            self._context.staged_bytes += size_bytes
+            context.staged_bytes += size_bytes
             return
-        confirm = self._tell if self.is_confirming else None
-        if not client.broker.publish_all([message], confirm, headers, extra_keys) and route.mandatory:
-            self.send_return(route, message)
+        self._hand_over(route, [message], headers, extra_keys)
 
     def begin(self) -> None:
         """Begin a transaction. The messages of the last one are with the broker, or forgotten."""
@@ -144,11 +164,15 @@ class Publisher:
             route.source = source
         return source
 
-    def _expires_us(self, given: Properties) -> int:
-        text = given.expiration
-        if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= _MAX_EXPIRATION_MS):
+    def _expires_us(self, properties: bytes) -> int:
+        """When a message with these properties expires; 0 for never. Raises PreconditionFailed."""
+        text = expiration_of(properties)
+        if not text:
+            return 0
+        if not (text.isdigit() and len(text) <= 10 and int(text) <= _MAX_EXPIRATION_MS):
             raise PreconditionFailed(
-                f"invalid expiration '{text}': it must be milliseconds, up to {_MAX_EXPIRATION_MS}"
+                f"invalid expiration '{text.decode(errors='replace')}': "
+                f"it must be milliseconds, up to {_MAX_EXPIRATION_MS}"
             )
         return self._context.now_us + int(text) * 1000
 

@@ -7,8 +7,7 @@ from typing import Final, final
 from pamqp import base, commands
 
 from headrace.core.broker import Broker
-from headrace.core.client import ConsumePlan, ConsumeRequest, is_switched_on
-from headrace.core.properties import Properties
+from headrace.core.client import ConsumePlan, ConsumeRequest, request_table
 from headrace.core.queue.definition import QUORUM
 from headrace.core.queue.dispatch import UNLIMITED, Consumer, Credit, Delivery, Recipient
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
@@ -18,15 +17,16 @@ from headrace.core.routing.topology import key_of
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message
 from headrace.protocols.amqp091.codec import DeliverEncoder, encode_content
-from headrace.protocols.amqp091.fields import encode_entry, encode_shortstr
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import NONE, PRIORITY, encode_properties, with_headers
 from headrace.protocols.amqp091.publishing import REPLY_PREFIX, REPLY_TO, Publisher
 from headrace.protocols.amqp091.server import ConnectionContext
 from headrace.protocols.answers import Answers
+from headrace.wire.amqp091 import NONE, encode_entry, encode_properties, encode_shortstr
+from headrace.wire.amqp091_scan import with_headers
+from headrace.wire.encodings import properties_of
+from headrace.wire.properties import Properties
 
-_LAST_BYTES: Final = [bytes([number]) for number in range(256)]
 _SLACK: Final = 256
 """The row may have this many empty places more than taken ones."""
 
@@ -40,7 +40,7 @@ class Tags:
     places as deliveries.
     """
 
-    __slots__ = ("_aside", "_first", "_head", "_high", "_out", "_row", "last")
+    __slots__ = ("_aside", "_first", "_out", "_row", "last")
 
     def __init__(self) -> None:
         self.last = 0
@@ -52,9 +52,6 @@ class Tags:
         """Unsettled deliveries in the row."""
         self._aside: dict[int, Delivery] = {}
         """Unsettled deliveries with tags before the row."""
-        self._high = 0
-        self._head = bytes(7)
-        """All bytes of the last tag but its last: 130 instructions to encode a tag instead of 380."""
 
     def __len__(self) -> int:
         return self._out + len(self._aside)
@@ -75,14 +72,6 @@ class Tags:
         else:
             self._first = self.last + 1
         return self.last
-
-    def encoded(self, tag: int) -> bytes:
-        """The eight bytes of a tag."""
-        high = tag >> 8
-        if high != self._high:
-            self._high = high
-            self._head = high.to_bytes(7, "big")
-        return self._head + _LAST_BYTES[tag & 255]
 
     def get(self, tag: int) -> Delivery | None:
         """The unsettled delivery with this tag."""
@@ -167,6 +156,7 @@ class Tags:
 
 
 STREAM_OFFSET: Final = "x-stream-offset"
+_ARGUMENTS: Final = request_table("x-consumer-group", "x-group-mode", STREAM_OFFSET, "x-auto-commit", "x-priority")
 _STREAM_OFFSET_ENTRY: Final = encode_shortstr(STREAM_OFFSET) + b"l"
 """Name and type of RabbitMQ's header; the eight bytes of the offset follow."""
 
@@ -232,8 +222,7 @@ class Subscription(Recipient):
         is_held = self.expects_acks
         is_plain = self.is_plain
         encoder = self._encoder
-        out = self._answers.parts()
-        size_bytes = 0
+        out: list[bytes] = []
         for delivery in deliveries:
             tag = tags.hold(delivery) if is_held else tags.pass_by()
             message = delivery.message
@@ -241,19 +230,21 @@ class Subscription(Recipient):
             properties = message.properties
             if not (is_plain and properties and source.encoding == AMQP091):
                 properties = self._adorned(delivery)
-            redelivered, offset = delivery.redelivered, delivery.offset
-            size_bytes += encoder.encode(
-                out, source, tags.encoded(tag), redelivered, properties, message.payload, offset
-            )
-        self._answers.sent(size_bytes)
+            encoder.encode(out, source, tag, delivery.redelivered, properties, message.payload, delivery.offset)
+        self._send(out)
 
     def deliver_reply(self, message: Message) -> None:
         """Send a direct reply, which no queue held."""
         tags = self._tags
-        tag = tags.encoded(tags.pass_by())
         properties = own_properties(self._context.broker, message)
-        out = self._answers.parts()
-        self._answers.sent(self._encoder.encode(out, message.source, tag, False, properties, message.payload))
+        out: list[bytes] = []
+        self._encoder.encode(out, message.source, tags.pass_by(), False, properties, message.payload)
+        self._send(out)
+
+    def _send(self, out: list[bytes]) -> None:
+        self._encoder.finish(out)
+        for part in out:
+            self._answers.send(part)
 
     def _adorned(self, delivery: Delivery) -> bytes:
         """The properties with the headers of this delivery, except for the offset that the encoder adds."""
@@ -293,11 +284,11 @@ def own_properties(broker: Broker, message: Message) -> bytes:
 
 def _properties_of(broker: Broker, message: Message) -> Properties:
     """The message's properties, with expiration and priority, which other protocols leave to the broker."""
-    properties = broker.codecs.decode(message)
+    properties = properties_of(message)
     if message.expires_us and not properties.expiration:
         properties.expiration = str((message.expires_us - message.timestamp_us) // 1000)
-    if message.priority:
-        properties.extra.setdefault(PRIORITY, message.priority)
+    if message.priority and properties.priority < 0:
+        properties.priority = message.priority
     return properties
 
 
@@ -399,10 +390,8 @@ class Subscriptions:
             self._consume_replies(method, tag)
             return tag
         arguments: dict[str, object] = dict(method.arguments or {})
-        request = ConsumeRequest(queue, is_address(queue), _text(arguments, "x-consumer-group"))
-        request.mode = _text(arguments, "x-group-mode")
-        request.position = arguments.get(STREAM_OFFSET)
-        request.auto_commit = _flag(arguments, "x-auto-commit", True)
+        request = ConsumeRequest(queue, is_address(queue))
+        request.read(_ARGUMENTS, arguments)
         request.exclusive = method.exclusive
         request.own_group = tag
         # A reader that says where to start needs no memory of where it was.
@@ -410,10 +399,6 @@ class Subscriptions:
         request.credit = self._prefetch
         request.auto_ack = method.no_ack
         plan = self._client.plan(request)
-        priority = arguments.get("x-priority", 0)
-        if not isinstance(priority, int):
-            raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not a whole number")
-        request.priority = priority
         subscription = Subscription(self._context, self._channel, tag, self._tags, self._answers)
         consumer = subscription.open(plan, self._shared)
         consumer.cancelled = lambda: self._cancelled(subscription)
@@ -622,19 +607,3 @@ def _nothing(error: HeadraceError) -> None:
 
 def _no_deliveries(deliveries: list[Delivery]) -> None:
     raise AssertionError("basic.get asks for its messages")
-
-
-def _text(arguments: dict[str, object], name: str) -> str:
-    value = arguments.get(name, "")
-    if not isinstance(value, str):
-        raise PreconditionFailed(f"invalid arg '{name}': {value!r} is not a string")
-    return value
-
-
-def _flag(arguments: dict[str, object], name: str, default: bool) -> bool:
-    value = arguments.get(name, default)
-    if isinstance(value, str):
-        return is_switched_on(value)
-    if not isinstance(value, bool):
-        raise PreconditionFailed(f"invalid arg '{name}': {value!r} is neither true nor false")
-    return value

@@ -1,18 +1,17 @@
 """Addresses and filters of termini, parsed. context.py looks up what they name."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, final
 from urllib.parse import quote, unquote_to_bytes
 
-from headrace.core.client import ConsumeRequest, is_switched_on
+from headrace.core.client import ConsumeRequest, request_table
 from headrace.core.routing.address import is_address
-from headrace.errors import ProtocolError
+from headrace.errors import PreconditionFailed, ProtocolError
 from headrace.protocols.amqp10.frames import INVALID_FIELD
 from headrace.protocols.amqp10.performatives import Attach, Source
-from headrace.protocols.amqp10.properties import to_neutral
-from headrace.protocols.amqp10.types import Described, Map
 from headrace.selector import parse
+from headrace.wire.amqp10 import to_neutral
+from headrace.wire.types import Described, Map
 
 QUEUE: Final = 1
 """A queue by its name."""
@@ -114,6 +113,7 @@ def _plain(part: str, address: str) -> str:
         raise ProtocolError(INVALID_FIELD, f"the address {address[:128]!r} is not UTF-8 with %HH in it") from error
 
 
+_PROPERTIES: Final = request_table("consumer-group", "group-mode", "cursor", "auto-commit", "rabbitmq:priority")
 # Descriptors name filters. The receiver chooses the keys.
 _SELECTORS: Final = ("apache.org:selector-filter:string", 0x0000468C00000004, "amqp:sql-filter", "jms-selector")
 _OFFSETS: Final = ("rabbitmq:stream-offset-spec",)
@@ -125,17 +125,12 @@ def request_of(node: Node, attach: Attach, source: Source) -> ConsumeRequest:
 
     Raises ProtocolError (invalid field), or BadExpression for a selector.
     """
-    properties = attach.properties.texts()
-    request = ConsumeRequest(node.name, node.kind == ADDRESS, _text(properties, "consumer-group"))
-    request.mode = _text(properties, "group-mode")
-    cursor = properties.get("cursor")
-    if cursor is not None:
-        request.position = _position("cursor", cursor)
-    request.auto_commit = _flag(properties, "auto-commit")
-    priority = properties.get("rabbitmq:priority", 0)
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise ProtocolError(INVALID_FIELD, f"the property 'rabbitmq:priority' must be a number, not {priority!r}")
-    request.priority = int(priority)
+    request = ConsumeRequest(node.name, node.kind == ADDRESS)
+    properties = {name: to_neutral(value) for name, value in attach.properties.texts().items()}
+    try:
+        request.read(_PROPERTIES, properties)
+    except PreconditionFailed as error:
+        raise ProtocolError(INVALID_FIELD, str(error)) from error
     source.filter = Map([(key, value) for key, value in source.filter.pairs if _apply(request, key, value)])
     return request
 
@@ -169,19 +164,3 @@ def _position(name: str, value: object) -> str | int | datetime:
     if isinstance(plain, str | int | datetime) and not isinstance(plain, bool):
         return plain
     raise ProtocolError(INVALID_FIELD, f"{name!r} must be a name, a number or a time, not {plain!r}")
-
-
-def _text(properties: Mapping[str, object], name: str) -> str:
-    value = properties.get(name, "")
-    if not isinstance(value, str):
-        raise ProtocolError(INVALID_FIELD, f"the property {name!r} must be a string, not {value!r}")
-    return str(value)
-
-
-def _flag(properties: Mapping[str, object], name: str) -> bool:
-    value = properties.get(name, True)
-    if isinstance(value, str):
-        return is_switched_on(value)
-    if not isinstance(value, bool):
-        raise ProtocolError(INVALID_FIELD, f"the property {name!r} must be true or false, not {value!r}")
-    return value

@@ -24,7 +24,7 @@ from headrace.protocols.amqp10.frames import (
 )
 from headrace.protocols.amqp10.performatives import ACCEPTED as ACCEPTED_STATE
 from headrace.protocols.amqp10.performatives import Disposition, Performative, Transfer, decode_performative
-from headrace.protocols.amqp10.values import Reader
+from headrace.wire.amqp10_values import Reader
 
 _FRAME: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")

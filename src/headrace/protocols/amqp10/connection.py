@@ -34,8 +34,8 @@ from headrace.protocols.amqp10.publishing import attach_sender
 from headrace.protocols.amqp10.server import Server
 from headrace.protocols.amqp10.session import Session
 from headrace.protocols.amqp10.subscriptions import attach_receiver
-from headrace.protocols.amqp10.types import Map
 from headrace.protocols.inlet import Inlet
+from headrace.wire.types import Map
 
 PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"

@@ -18,10 +18,10 @@ from headrace.protocols.amqp10.performatives import (
     error_for,
     request_of,
 )
-from headrace.protocols.amqp10.sections import joined, split
 from headrace.protocols.amqp10.subscriptions import settlement_of
-from headrace.protocols.amqp10.types import Described
-from headrace.protocols.amqp10.values import Reader, descriptor_number
+from headrace.wire.amqp10 import VALUE, joined, split
+from headrace.wire.amqp10_values import Reader, descriptor_number
+from headrace.wire.types import Described
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.context import ConnectionContext
@@ -197,7 +197,7 @@ def _request_in(message: bytes) -> Described:
     properties, payload = split(message)
     body = joined(bytes([properties[0] & 0x7F]), payload)
     value = Reader(body).value() if body else None
-    if isinstance(value, Described) and descriptor_number(value.descriptor) == frames.VALUE:
+    if isinstance(value, Described) and descriptor_number(value.descriptor) == VALUE:
         value = value.value
     number = descriptor_number(value.descriptor) if isinstance(value, Described) else -1
     if isinstance(value, Described) and isinstance(value.value, list) and number in (frames.DECLARE, frames.DISCHARGE):

@@ -27,6 +27,7 @@ from headrace.errors import (
     TooLarge,
     Unavailable,
 )
+from headrace.wire.amqp10_values import DECODE_ERROR as DECODE_ERROR
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
@@ -76,17 +77,6 @@ DISCHARGE: Final = 0x32
 DECLARED: Final = 0x33
 TRANSACTIONAL_STATE: Final = 0x34
 
-# Descriptors of the sections of a message.
-HEADER: Final = 0x70
-DELIVERY_ANNOTATIONS: Final = 0x71
-MESSAGE_ANNOTATIONS: Final = 0x72
-PROPERTIES: Final = 0x73
-APPLICATION_PROPERTIES: Final = 0x74
-DATA: Final = 0x75
-SEQUENCE: Final = 0x76
-VALUE: Final = 0x77
-FOOTER: Final = 0x78
-
 # Settlement modes.
 SENDER_UNSETTLED: Final = 0
 SENDER_SETTLED: Final = 1
@@ -100,7 +90,6 @@ SASL_AUTH: Final = 1
 
 # Error codes that ProtocolError carries.
 INTERNAL_ERROR: Final = 1
-DECODE_ERROR: Final = 2
 FRAMING_ERROR: Final = 3
 NOT_ALLOWED: Final = 4
 INVALID_FIELD: Final = 5

@@ -24,7 +24,7 @@ from headrace.protocols.amqp10.performatives import (
     SaslMechanisms,
     SaslOutcome,
 )
-from headrace.protocols.amqp10.types import Map, Symbol
+from headrace.wire.types import Map, Symbol
 
 _GOODBYE_SECONDS: Final = 2.0
 _SIZE_BYTES: Final = 4

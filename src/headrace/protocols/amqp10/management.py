@@ -21,7 +21,6 @@ from urllib.parse import parse_qs, quote, unquote
 
 from headrace.core.access import permissions
 from headrace.core.access.permissions import CONFIGURE, READ
-from headrace.core.properties import table_to_json
 from headrace.core.queue.configured import configured
 from headrace.core.queue.definition import QueueDefinition, declared
 from headrace.core.queue.dispatch import Delivery
@@ -40,24 +39,27 @@ from headrace.errors import (
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10.addresses import EXCHANGE, QUEUE, parse_node
 from headrace.protocols.amqp10.context import PROTOCOL, ConnectionContext
-from headrace.protocols.amqp10.frames import RESOURCE_LIMIT, VALUE
+from headrace.protocols.amqp10.frames import RESOURCE_LIMIT
 from headrace.protocols.amqp10.links import Incoming, IncomingLink, Origin, OutgoingLink, Sink
 from headrace.protocols.amqp10.performatives import ACCEPTED, Outcome, Rejected, Target, error_for
-from headrace.protocols.amqp10.properties import from_neutral, to_neutral
-from headrace.protocols.amqp10.sections import (
+from headrace.wire.amqp10 import (
     CORRELATION_ID,
     MESSAGE_ID,
     REPLY_TO,
     SUBJECT,
     TO,
+    VALUE,
     Head,
     decode_head,
+    from_neutral,
     joined,
     parts,
     split,
+    to_neutral,
 )
-from headrace.protocols.amqp10.types import Described, Int, Map, UInt, ULong
-from headrace.protocols.amqp10.values import Reader, encode_value
+from headrace.wire.amqp10_values import Reader, encode_value
+from headrace.wire.properties import table_to_json
+from headrace.wire.types import Described, Int, Map, UInt, ULong
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.session import Session

@@ -10,8 +10,8 @@ from typing import Final, final
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.frames import DECODE_ERROR, MAX_UINT, condition_of
-from headrace.protocols.amqp10.types import Array, Described, Map, Symbol, UByte, UInt, ULong, UShort
-from headrace.protocols.amqp10.values import descriptor_number, encode_described
+from headrace.wire.amqp10_values import descriptor_number, encode_described
+from headrace.wire.types import Array, Described, Map, Symbol, UByte, UInt, ULong, UShort
 
 # -- values ----------------------------------------------------------------------------------------------------------
 

@@ -27,9 +27,9 @@ from headrace.protocols.amqp10.performatives import (
     Transactional,
     error_for,
 )
-from headrace.protocols.amqp10.properties import expires_us, properties_of
-from headrace.protocols.amqp10.sections import SUBJECT, TO, USER_ID, Head, decode_head, parts, split
-from headrace.protocols.amqp10.types import Map
+from headrace.wire.amqp10 import SUBJECT, TO, USER_ID, Head, annotation_keys, expires_us, scan_head, split
+from headrace.wire.encodings import decode_headers
+from headrace.wire.types import Map
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.session import Session
@@ -43,6 +43,7 @@ _DELIVERY_DELAY: Final = "x-opt-delivery-delay"
 
 # JMS says by this annotation what an address is. These are the capabilities of a link to there.
 _JMS_DESTINATION: Final = "x-opt-jms-dest"
+_ANNOTATIONS: Final = annotation_keys(_DELIVERY_TIME, _DELIVERY_DELAY, _JMS_DESTINATION)
 _JMS_CAPABILITIES: Final = {0: ["queue"], 1: ["topic"], 3: ["topic"]}
 
 # Publishers repeat themselves, so each link remembers a few heads and routes that it has read.
@@ -93,19 +94,27 @@ def _sink_of(session: "Session", target: Target) -> Sink:
 
 @final
 class KnownHead:
-    """The sections before a message's body, with their meaning to core."""
+    """The sections before a message's body, as far as a publish depends on them."""
 
-    __slots__ = ("_delay_us", "_due_us", "has_expiry", "head", "headers", "is_for_later", "priority")
+    __slots__ = ("_delay_us", "_due_us", "_headers", "_properties", "has_expiry", "head", "is_for_later", "priority")
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, properties: bytes) -> None:
+        head = scan_head(properties, _ANNOTATIONS)
         self.head = head
-        self.headers = properties_of(head).headers or None
+        self._properties = properties
+        self._headers: dict[str, object] | None = None
         priority = head.priority
         self.priority = DEFAULT_PRIORITY if priority is None else priority
         self.has_expiry = expires_us(head, 1) != 0
         self._due_us = _milliseconds(head, _DELIVERY_TIME) * 1000
         self._delay_us = _milliseconds(head, _DELIVERY_DELAY) * 1000
         self.is_for_later = self._due_us > 0 or self._delay_us > 0
+
+    def headers(self) -> dict[str, object] | None:
+        """Return the headers, which exchanges route by; None if there are none."""
+        if self._headers is None:
+            self._headers = decode_headers(AMQP10, self._properties)
+        return self._headers or None
 
     def not_before_us(self, now_us: int) -> int:
         """Return the time from which the message may be delivered."""
@@ -208,7 +217,7 @@ class Publisher(Sink):
         expires = expires_us(known.head, context.now_us) if known.has_expiry else 0
         due = known.not_before_us(context.now_us) if known.is_for_later else 0
         message = Message(route.source, payload, context.now_us, properties, known.priority, expires, due)
-        publish = Publish(message, known.headers if route.source.exchange else None)
+        publish = Publish(message, known.headers() if route.source.exchange else None)
         publish.is_topic = route.is_topic
         return publish, route.is_topic
 
@@ -221,11 +230,10 @@ class Publisher(Sink):
             client.rights.check_publish(source.exchange, source.topic, client.client_id)
 
     def _learn(self, properties: bytes) -> KnownHead:
-        head = decode_head(parts(properties)[0])
-        user = head.property_field(USER_ID)
+        known = KnownHead(properties)
+        user = known.head.property_field(USER_ID)
         if isinstance(user, bytes) and user and user != self._context.client.account.name.encode():
             raise ProtocolError(frames.UNAUTHORIZED, "the property user-id is not the user that logged in")
-        known = KnownHead(head)
         if len(properties) <= _MAX_HEAD_BYTES:
             if len(self._heads) >= _MAX_HEADS:
                 self._heads.clear()

@@ -18,8 +18,8 @@ from headrace.core.ledger import ProtocolStore
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp10.frames import CONTAINER_IN_USE, RESOURCE_LIMIT
 from headrace.protocols.amqp10.performatives import NEVER, Source, source_of
-from headrace.protocols.amqp10.types import Described
-from headrace.protocols.amqp10.values import Reader, encode_value
+from headrace.wire.amqp10_values import Reader, encode_value
+from headrace.wire.types import Described
 
 _log: Final = logging.getLogger("headrace.amqp10")
 _VERSION: Final = b"\x01"
@@ -184,7 +184,7 @@ class Host:
         self.name = name
         self.broker = broker
         self.containers = Containers()
-        self.sources = DurableSources(clock, broker.kept)
+        self.sources = DurableSources(clock, broker.protocol_store)
 
 
 @final

@@ -29,8 +29,8 @@ from headrace.protocols.amqp10.performatives import (
     Transfer,
     error_for,
 )
-from headrace.protocols.amqp10.types import Map
 from headrace.protocols.answers import Answers
+from headrace.wire.types import Map
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.coordinator import Transactions

@@ -29,10 +29,22 @@ from headrace.protocols.amqp10.performatives import (
     Rejected,
     Source,
 )
-from headrace.protocols.amqp10.properties import from_neutral, to_neutral, translated
-from headrace.protocols.amqp10.sections import TO, Head, annotated, decode_head, joined, parts, stored, with_changes
-from headrace.protocols.amqp10.types import Map
 from headrace.selector import Selector
+from headrace.wire.amqp10 import (
+    TO,
+    Head,
+    annotated,
+    decode_head,
+    from_neutral,
+    joined,
+    parts,
+    stored,
+    to_neutral,
+    translated,
+    with_changes,
+)
+from headrace.wire.encodings import encode_properties, properties_of
+from headrace.wire.types import Map
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.session import Session
@@ -340,7 +352,7 @@ def _own_message(broker: Broker, message: Message) -> tuple[bytes, bytes]:
     """Return properties and payload as AMQP 1.0 has them, translated if another protocol brought the message."""
     if message.source.encoding == AMQP10 and message.properties:
         return message.properties, message.payload
-    return translated(message, broker.codecs.decode(message))
+    return translated(message, properties_of(message))
 
 
 # -- settlements -----------------------------------------------------------------------------------------------------
@@ -365,9 +377,9 @@ def settlement_of(broker: Broker, delivery: Delivery, outcome: Outcome) -> int:
 
 def _noted(broker: Broker, message: Message, notes: dict[str, object]) -> Message:
     """Return the message with a receiver's annotations, in its own encoding, for a dead letter."""
-    properties = broker.codecs.decode(message)
+    properties = properties_of(message)
     properties.headers.update({name: to_neutral(value) for name, value in notes.items()})
-    raw = broker.codecs.encode(message.source.encoding, properties)
+    raw = encode_properties(message.source.encoding, properties)
     return Message(
         message.source,
         message.payload,

@@ -12,7 +12,6 @@ from headrace.core.access.access import Access
 from headrace.core.access.logins import Account, Login
 from headrace.core.client import Client
 from headrace.core.hosts import Hosts
-from headrace.core.properties import NativeCodec, Properties
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, HeadraceError, NotFound, ProtocolError, Refused, TooLarge
 from headrace.model import NATIVE
@@ -37,6 +36,7 @@ from headrace.protocols.coap.codec import (
     encode_answer,
     encode_reset,
 )
+from headrace.wire.properties import Properties, encode_native
 
 PROTOCOL: Final = "coap"
 _PREFIX: Final = ("mqtt", "publish")
@@ -186,7 +186,7 @@ class Endpoint(DatagramHandler):
             payload = body
         client = self._client(account, query)
         client.check_rate(self._clock.monotonic_us())
-        properties = NativeCodec().encode(Properties(None, request.content_type))
+        properties = encode_native(Properties(None, request.content_type))
 
         def confirmed(error: HeadraceError | None) -> None:
             if error is None:

@@ -12,16 +12,8 @@ A packet:
 from collections.abc import Sequence
 from typing import Final, final
 
-from headrace.errors import ProtocolError
-from headrace.protocols.mqtt.fields import (
-    Reader,
-    decode_text,
-    encode_binary,
-    encode_length,
-    malformed,
-    require_filter,
-    require_topic,
-)
+from headrace.errors import ProtocolError, Refused
+from headrace.names import check_filter, check_topic
 from headrace.protocols.mqtt.packets import (
     AUTH,
     CONNACK,
@@ -46,17 +38,30 @@ from headrace.protocols.mqtt.packets import (
     Auth,
     Connect,
     Disconnect,
-    MessageProperties,
     Packet,
     PingRequest,
     Publish,
     Subscribe,
     Subscription,
     Unsubscribe,
-    UserProperties,
     Will,
 )
-from headrace.protocols.mqtt.properties import (
+from headrace.protocols.mqtt.reasons import (
+    CLIENT_IDENTIFIER_NOT_VALID,
+    CONNACK_OF_MQTT_3,
+    FAILURE,
+    PACKET_TOO_LARGE,
+    PROTOCOL_ERROR,
+    TOPIC_ALIAS_INVALID,
+    TOPIC_FILTER_INVALID,
+    TOPIC_NAME_INVALID,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
+from headrace.protocols.mqtt.reasons import OF_AUTH as REASONS_OF_AUTH
+from headrace.protocols.mqtt.reasons import OF_DISCONNECT as REASONS_OF_DISCONNECT
+from headrace.protocols.mqtt.reasons import OF_PUBACK as REASONS_OF_PUBACK
+from headrace.protocols.mqtt.reasons import OF_PUBREL as REASONS_OF_PUBREL
+from headrace.wire.mqtt5 import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
@@ -75,25 +80,19 @@ from headrace.protocols.mqtt.properties import (
     SESSION_EXPIRY,
     SUBSCRIPTION_IDENTIFIER,
     TOPIC_ALIAS_MAXIMUM,
-    WILL_DELAY,
+    MessageProperties,
     PropertyList,
+    Reader,
+    UserProperties,
     decode_list,
-    decode_message_list,
+    decode_text,
+    encode_binary,
+    encode_length,
+    malformed,
+    scan_message,
 )
-from headrace.protocols.mqtt.reasons import (
-    CLIENT_IDENTIFIER_NOT_VALID,
-    CONNACK_OF_MQTT_3,
-    FAILURE,
-    PACKET_TOO_LARGE,
-    PROTOCOL_ERROR,
-    TOPIC_ALIAS_INVALID,
-    UNSUPPORTED_PROTOCOL_VERSION,
-)
-from headrace.protocols.mqtt.reasons import OF_AUTH as REASONS_OF_AUTH
-from headrace.protocols.mqtt.reasons import OF_DISCONNECT as REASONS_OF_DISCONNECT
-from headrace.protocols.mqtt.reasons import OF_PUBACK as REASONS_OF_PUBACK
-from headrace.protocols.mqtt.reasons import OF_PUBREL as REASONS_OF_PUBREL
 
+_SHARED: Final = "$share/"
 _PROTOCOLS: Final = {(b"MQIsdp", 3): V31, (b"MQTT", 4): V311, (b"MQTT", 5): V5}
 _NAMES: Final = (b"MQTT", b"MQIsdp")
 
@@ -105,6 +104,38 @@ _WILL_OPTIONS: Final = 0x38
 _WILL_RETAIN: Final = 0x20
 _PASSWORD: Final = 0x40
 _USER_NAME: Final = 0x80
+
+
+def require_topic(name: str) -> None:
+    """Raises ProtocolError for an invalid topic."""
+    try:
+        check_topic(name)
+    except Refused as error:
+        raise ProtocolError(TOPIC_NAME_INVALID, str(error)) from error
+
+
+def require_filter(pattern: str) -> None:
+    """Raises ProtocolError for an invalid topic filter, shared or not."""
+    part = pattern
+    if pattern.startswith(_SHARED):
+        name, slash, part = pattern[len(_SHARED) :].partition("/")
+        if not name or not slash or "+" in name or "#" in name:  # MQTT 5 [MQTT-4.8.2-1], [MQTT-4.8.2-2]
+            raise ProtocolError(
+                TOPIC_FILTER_INVALID,
+                f"topic filter {pattern[:80]!r} is no shared subscription: $share/<name>/<topic filter> is one",
+            )
+    try:
+        check_filter(part)
+    except Refused as error:
+        raise ProtocolError(TOPIC_FILTER_INVALID, str(error)) from error
+
+
+def _scanned(raw: bytes, allowed: frozenset[int], what: str) -> MessageProperties:
+    """Read the properties of a message; its response topic must be a topic. Raises ProtocolError."""
+    found = scan_message(raw, allowed, what)
+    if found.response_topic is not None:
+        require_topic(found.response_topic)
+    return found
 
 
 def decode_protocol(reader: Reader) -> tuple[int, bool]:
@@ -170,14 +201,11 @@ def _check_flags(flags: int, version: int) -> None:
 
 def _decode_will(reader: Reader, version: int, flags: int) -> Will:
     properties = NO_PROPERTIES
-    delay_seconds = 0
     if version == V5:
-        size = reader.length()
-        properties, found = decode_message_list(reader.raw(size), OF_WILL, "CONNECT (will)")
-        delay_seconds = found.numbers.get(WILL_DELAY, 0)
+        properties = _scanned(reader.raw(reader.length()), OF_WILL, "CONNECT (will)")
     topic = reader.text()
     require_topic(topic)
-    return Will(topic, reader.binary(), flags >> 3 & 3, flags & _WILL_RETAIN != 0, properties, delay_seconds)
+    return Will(topic, reader.binary(), flags >> 3 & 3, flags & _WILL_RETAIN != 0, properties)
 
 
 def decode_acknowledgement(reader: Reader, kind: int) -> Acknowledgement:
@@ -469,7 +497,7 @@ class Decoder:
         return topic
 
     def _properties(self, raw: bytes) -> MessageProperties:
-        properties, _ = decode_message_list(raw, OF_PUBLISH, "PUBLISH")
+        properties = _scanned(raw, OF_PUBLISH, "PUBLISH")
         if len(self._known) < _MAX_KEPT and len(raw) <= _MAX_KEPT_BYTES:
             self._known[raw] = properties
         return properties

@@ -34,17 +34,6 @@ from headrace.protocols.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from headrace.protocols.mqtt.properties import (
-    ASSIGNED_CLIENT_IDENTIFIER,
-    MAXIMUM_PACKET_SIZE,
-    REASON_STRING,
-    RECEIVE_MAXIMUM,
-    RESPONSE_INFORMATION,
-    SERVER_KEEP_ALIVE,
-    SESSION_EXPIRY,
-    TOPIC_ALIAS_MAXIMUM,
-    PropertyList,
-)
 from headrace.protocols.mqtt.publishing import Publisher
 from headrace.protocols.mqtt.reasons import (
     ADMINISTRATIVE_ACTION,
@@ -63,6 +52,17 @@ from headrace.protocols.mqtt.reasons import (
 from headrace.protocols.mqtt.receiver import Receiver
 from headrace.protocols.mqtt.server import Host, Server
 from headrace.protocols.mqtt.subscriptions import resume, subscribe, unsubscribe
+from headrace.wire.mqtt5 import (
+    ASSIGNED_CLIENT_IDENTIFIER,
+    MAXIMUM_PACKET_SIZE,
+    REASON_STRING,
+    RECEIVE_MAXIMUM,
+    RESPONSE_INFORMATION,
+    SERVER_KEEP_ALIVE,
+    SESSION_EXPIRY,
+    TOPIC_ALIAS_MAXIMUM,
+    PropertyList,
+)
 
 PROTOCOL: Final = "mqtt"
 _MOST: Final = 65_535
@@ -155,7 +155,9 @@ class Handshake:
         message = Message(source, will.payload, self._server.clock.now_us(), will.properties.raw)
         expires_s = will.properties.expiry_seconds
         return Will(
-            Envelope(message, will.qos, will.retain), will.delay_seconds, 0 if expires_s is None else max(1, expires_s)
+            Envelope(message, will.qos, will.retain),
+            will.properties.delay_seconds,
+            0 if expires_s is None else max(1, expires_s),
         )
 
     # -- the answer ----------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from headrace.net.handover import FindRedirect, Redirect, Refusal, Tracker
 from headrace.protocols.mqtt.codec import Decoder, encode_connack, encode_disconnect
 from headrace.protocols.mqtt.connection import MAX_CONNECT_BYTES
 from headrace.protocols.mqtt.packets import CONNACK, DISCONNECT, V5, Connect
-from headrace.protocols.mqtt.properties import REASON_STRING, SERVER_REFERENCE, PropertyList
 from headrace.protocols.mqtt.reasons import SERVER_SHUTTING_DOWN, SERVER_UNAVAILABLE, SUCCESS, USE_ANOTHER_SERVER
+from headrace.wire.mqtt5 import REASON_STRING, SERVER_REFERENCE, PropertyList
 
 _MAX_LENGTH_BYTES: Final = 4
 

@@ -180,11 +180,11 @@ class Outbox:
         if not session.is_stored:
             self._release(number)
             return
-        turn = receiver.host.broker.turn_number
-        if self._storing and self._storing[-1][0] == turn:
+        batch = receiver.host.broker.batch_number
+        if self._storing and self._storing[-1][0] == batch:
             self._storing[-1][1].append(number)
         else:
-            self._storing.append((turn, [number]))
+            self._storing.append((batch, [number]))
             receiver.host.broker.when_safe(self._stored)
 
     def completed(self, number: int) -> None:

@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING, Final, cast, final
 
 from headrace.core.broker import Broker
 from headrace.core.pubsub.session import Outlet, Subscriber
+from headrace.core.routing.address import is_addressable, queue_topic
 from headrace.core.routing.topology import topic_of
 from headrace.errors import Refused
 from headrace.model import MQTT5, Message
+from headrace.names import check_topic
 from headrace.protocols.mqtt.codec import PublishEncoder, delivered_properties, encode_publish
 from headrace.protocols.mqtt.packets import V5
+from headrace.wire.encodings import decode_properties
+from headrace.wire.mqtt5 import encode_properties
+from headrace.wire.properties import Properties
 
 if TYPE_CHECKING:
     from headrace.protocols.mqtt.receiver import Receiver
@@ -116,28 +121,42 @@ class Fan:
 
     def properties(self, message: Message, now_us: int, identifiers: Sequence[int] = ()) -> bytes:
         """The property list of a message for MQTT 5 clients."""
-        return own_properties(self.broker, message, message.properties, now_us, identifiers)
+        return own_properties(message, message.properties, now_us, identifiers)
 
 
 def own_properties(
-    broker: Broker, message: Message, raw: bytes, now_us: int, identifiers: Sequence[int] = (), topic_alias: int = 0
+    message: Message, raw: bytes, now_us: int, identifiers: Sequence[int] = (), topic_alias: int = 0
 ) -> bytes:
     """The property list of a delivery; `raw` are the publisher's properties, in the encoding of its protocol."""
     if message.source.encoding != MQTT5:
-        raw = translated(broker, message, raw)
+        raw = translated(message, raw)
     if not (message.expires_us or identifiers or topic_alias):
         return raw
     expiry_s = max(0, -((now_us - message.expires_us) // 1_000_000)) if message.expires_us else None
     return delivered_properties(raw, expiry_s, identifiers, topic_alias)
 
 
-def translated(broker: Broker, message: Message, raw: bytes) -> bytes:
+def translated(message: Message, raw: bytes) -> bytes:
     """Properties of another protocol in the encoding of MQTT 5; none if they cannot be read."""
-    plain = Message(message.source, b"", message.timestamp_us, raw)
     try:
-        return broker.codecs.encode(MQTT5, broker.codecs.decode(plain))
+        properties = decode_properties(message.source.encoding, raw)
+        if properties.reply_to:
+            _use_as_topic(properties)
+        return encode_properties(properties)
     except Refused:
         return b""
+
+
+def _use_as_topic(properties: Properties) -> None:
+    """Make a response topic of `reply_to`: a queue's name becomes its address. What is none becomes a header."""
+    reply_to = properties.reply_to
+    topic = queue_topic(reply_to) if is_addressable(reply_to) else reply_to
+    try:
+        check_topic(topic)
+        properties.reply_to = topic
+    except Refused:
+        properties.reply_to = ""
+        properties.headers = {"reply-to": reply_to, **properties.headers}
 
 
 @final
@@ -224,9 +243,7 @@ class AliasOutlet(Outlet):
                 receiver.host.counters.dropped += 1
                 return
             topic, alias = receiver.aliases.use(topic)
-        properties = own_properties(
-            receiver.host.broker, message, message.properties, message.timestamp_us, self._identifiers, alias
-        )
+        properties = own_properties(message, message.properties, message.timestamp_us, self._identifiers, alias)
         if assurance:
             encoder = PublishEncoder(V5, topic, message.payload, properties)
             receiver.outbox.offer(encoder, assurance, retain, len(message.payload))

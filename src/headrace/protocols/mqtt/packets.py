@@ -5,6 +5,8 @@ Fields that MQTT 3 does not have get the default of MQTT 5: an empty list, None,
 
 from typing import Final, final
 
+from headrace.wire.mqtt5 import MessageProperties, UserProperties
+
 CONNECT: Final = 1
 CONNACK: Final = 2
 PUBLISH: Final = 3
@@ -45,36 +47,8 @@ V311: Final = 4
 V5: Final = 5
 VERSION_NAMES: Final = {V31: "MQTT 3.1", V311: "MQTT 3.1.1", V5: "MQTT 5.0"}
 
-UserProperties = list[tuple[str, str]]
 RECEIVE_MAXIMUM: Final = 65_535
 """The default of MQTT 5."""
-
-
-@final
-class MessageProperties:
-    """The properties of a PUBLISH or a will. Equal ones share a value: never to be changed."""
-
-    __slots__ = (
-        "content_type",
-        "correlation_data",
-        "expiry_seconds",
-        "is_text",
-        "raw",
-        "response_topic",
-        "topic_alias",
-        "user",
-    )
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-        """The bytes for receivers: the list without topic alias and expiry."""
-        self.expiry_seconds: int | None = None
-        self.topic_alias = 0
-        self.is_text = False
-        self.content_type = ""
-        self.response_topic = ""
-        self.correlation_data: bytes | None = None
-        self.user: UserProperties = []
 
 
 NO_PROPERTIES: Final = MessageProperties(b"")
@@ -84,17 +58,14 @@ NO_PROPERTIES: Final = MessageProperties(b"")
 class Will:
     """The message to publish when the connection is lost."""
 
-    __slots__ = ("delay_seconds", "payload", "properties", "qos", "retain", "topic")
+    __slots__ = ("payload", "properties", "qos", "retain", "topic")
 
-    def __init__(
-        self, topic: str, payload: bytes, qos: int, retain: bool, properties: MessageProperties, delay_seconds: int
-    ) -> None:
+    def __init__(self, topic: str, payload: bytes, qos: int, retain: bool, properties: MessageProperties) -> None:
         self.topic = topic
         self.payload = payload
         self.qos = qos
         self.retain = retain
         self.properties = properties
-        self.delay_seconds = delay_seconds
 
 
 @final

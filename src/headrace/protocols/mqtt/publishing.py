@@ -20,7 +20,7 @@ from headrace.core.routing.address import (
 )
 from headrace.errors import HeadraceError, ProtocolError, Refused
 from headrace.protocols.mqtt.codec import encode_acknowledgement
-from headrace.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, V5, Publish, UserProperties
+from headrace.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, V5, Publish
 from headrace.protocols.mqtt.reasons import (
     FAILURE,
     NO_MATCHING_SUBSCRIBERS,
@@ -31,6 +31,7 @@ from headrace.protocols.mqtt.reasons import (
     code_of_publish,
 )
 from headrace.protocols.mqtt.receiver import Receiver
+from headrace.wire.mqtt5 import UserProperties, user_properties
 
 MESSAGE_ID: Final = "message-id"
 GROUP_ID: Final = "group-id"
@@ -149,7 +150,7 @@ class Publisher:
         if not address.verb:
             return False
         self._client.rights.check_topic_publish(packet.topic, self._receiver.client_id)
-        settle(self._receiver, address, packet.properties.user)
+        settle(self._receiver, address, user_properties(packet.properties.raw))
         self._answer_settled(packet, address.queue)
         return True
 
@@ -242,10 +243,10 @@ class Publisher:
             self._complete(number, PACKET_IDENTIFIER_NOT_FOUND)
         elif not session.is_stored:
             self._complete(number)
-        elif self._finishing and self._finishing[-1][0] == broker.turn_number:
+        elif self._finishing and self._finishing[-1][0] == broker.batch_number:
             self._finishing[-1][1].append(number)
         else:
-            self._finishing.append((broker.turn_number, [number]))
+            self._finishing.append((broker.batch_number, [number]))
             broker.when_safe(self._finished)
 
     def _finished(self, error: HeadraceError | None) -> None:

@@ -25,9 +25,9 @@ from headrace.protocols.mqtt.codec import PublishEncoder
 from headrace.protocols.mqtt.outbox import LOG_IDENTIFIERS, Outbox
 from headrace.protocols.mqtt.outlet import Aliases, AliasOutlet, own_properties
 from headrace.protocols.mqtt.packets import V5, Connect
-from headrace.protocols.mqtt.properties import REASON_STRING, PropertyList
 from headrace.protocols.mqtt.reasons import NOT_AUTHORIZED, SESSION_TAKEN_OVER
 from headrace.protocols.mqtt.server import Host, Server
+from headrace.wire.mqtt5 import REASON_STRING, PropertyList
 
 if TYPE_CHECKING:
     from headrace.net.connection import Wire
@@ -220,7 +220,7 @@ class Receiver(Subscriber):
     def _packet(self, message: Message, raw: bytes, identifiers: tuple[int, ...], now_us: int) -> PublishEncoder:
         properties = b""
         if self.version == V5:
-            properties = own_properties(self.host.broker, message, raw, now_us, identifiers)
+            properties = own_properties(message, raw, now_us, identifiers)
         return PublishEncoder(self.version, topic_of(message.source), message.payload, properties)
 
     # -- retained messages -------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from typing import Final, final
 
-from headrace.core.client import ConsumePlan, ConsumeRequest, is_switched_on
+from headrace.config.kinds import is_switched_on
+from headrace.core.client import ConsumePlan, ConsumeRequest
 from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, SHARE_PREFIX, Subscription, topics_read
 from headrace.core.queue.definition import EPHEMERAL
 from headrace.core.queue.dispatch import Delivery
@@ -19,11 +20,9 @@ from headrace.core.routing.address import (
 from headrace.errors import AccessRefused, Corrupt, HeadraceError, ProtocolError, Refused, TooLarge
 from headrace.model import Message, Source
 from headrace.protocols.mqtt.codec import PublishEncoder, encode_suback, encode_unsuback
-from headrace.protocols.mqtt.fields import encode_text
 from headrace.protocols.mqtt.outlet import own_properties
 from headrace.protocols.mqtt.packets import V5, Subscribe, Unsubscribe
 from headrace.protocols.mqtt.packets import Subscription as Asked
-from headrace.protocols.mqtt.properties import encode_user_property
 from headrace.protocols.mqtt.reasons import (
     IMPLEMENTATION_SPECIFIC_ERROR,
     NO_SUBSCRIPTION_EXISTED,
@@ -34,6 +33,7 @@ from headrace.protocols.mqtt.reasons import (
     TOPIC_FILTER_INVALID,
 )
 from headrace.protocols.mqtt.receiver import Receiver
+from headrace.wire.mqtt5 import encode_text, encode_user_property
 
 CONSUMER_GROUP: Final = "consumer-group"
 STREAM_OFFSET: Final = "x-stream-offset"
@@ -112,7 +112,7 @@ class QueueReader:
 
     def _properties(self, delivery: Delivery, now_us: int) -> bytes:
         message = delivery.message
-        own = own_properties(self._receiver.client.broker, message, message.properties, now_us)
+        own = own_properties(message, message.properties, now_us)
         message_id = encode_text(format_message_id(self._queue, delivery.offset))
         offset = encode_text(str(delivery.offset))
         parts = [own, _MESSAGE_ID, message_id, self._group, _OFFSET, offset, self._origin_of(message)]

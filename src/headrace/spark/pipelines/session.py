@@ -39,6 +39,7 @@ _NEEDED: Final = (
     "headrace/config/*.py",
     "headrace/selector/**/*.py",
     "headrace/storage/**/*.py",
+    "headrace/wire/*.py",
     "headrace/spark/**/*.py",
 )
 """Files that an executor may load: nothing of the server."""

@@ -8,7 +8,7 @@ import it late.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ from headrace.storage.local.block import (
 )
 from headrace.storage.local.follower import SpanReader, place_in
 from headrace.storage.local.stored import JOURNAL, Span
+from headrace.wire.encodings import decode_properties, encode_properties
 
 if TYPE_CHECKING:
     from headrace.storage.local.staging import EncodedBlock, EncodedRows
@@ -281,32 +282,20 @@ _KNOWN: Final = (
 )  # fmt: skip
 _MAX_ENCODING: Final = 255
 
-AddToProperties = Callable[[int, bytes, str | None, Mapping[str, str]], bytes]
-"""Checks properties of an encoding and adds a content type and headers, if given; raises Refused."""
-
 
 @final
 class Origin:
     """The facts that all messages of a write share."""
 
-    __slots__ = ("add_to_properties", "client_id", "exchange", "protocol", "time_us", "topic")
+    __slots__ = ("client_id", "exchange", "protocol", "time_us", "topic")
 
-    def __init__(
-        self,
-        topic: str,
-        exchange: str,
-        client_id: str,
-        protocol: str,
-        time_us: int,
-        add_to_properties: AddToProperties,
-    ) -> None:
+    def __init__(self, topic: str, exchange: str, client_id: str, protocol: str, time_us: int) -> None:
         self.topic = topic
         """The topic of rows without one."""
         self.exchange = exchange
         self.client_id = client_id
         self.protocol = protocol
         self.time_us = time_us
-        self.add_to_properties = add_to_properties
 
 
 def encode_table(table: pa.Table, origin: Origin) -> "Iterator[EncodedBlock]":
@@ -377,7 +366,7 @@ def _encode_batch(batch: pa.RecordBatch, origin: Origin, row: int) -> "EncodedBl
     if encodings is None:
         _add_properties(batch, columns)
     else:
-        _add_kept_properties(batch, columns, origin.add_to_properties)
+        _add_kept_properties(batch, columns)
     block = assemble_block(batch.num_rows, origin.time_us, sources, columns)
     return EncodedBlock(block, pc.max(pc.binary_length(payloads)).as_py(), first_expiry_us)
 
@@ -489,7 +478,7 @@ def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
         columns.properties_at = b""
 
 
-def _add_kept_properties(batch: pa.RecordBatch, columns: Columns, add: AddToProperties) -> None:
+def _add_kept_properties(batch: pa.RecordBatch, columns: Columns) -> None:
     """Add properties in their own encodings, and those of rows without any in the native one. Raises Refused."""
     rows = batch.num_rows
     nothing: list[None] = [None] * rows
@@ -510,7 +499,7 @@ def _add_kept_properties(batch: pa.RecordBatch, columns: Columns, add: AddToProp
             if encoding is None:
                 raw = _encoded_row(content_type, list(given.items()) or None)
             else:
-                raw = add(encoding, own or b"", content_type, given)
+                raw = _added(encoding, own or b"", content_type, given)
             if len(known) >= BLOCK_ROWS:
                 known.clear()
             known[key] = raw
@@ -518,6 +507,16 @@ def _add_kept_properties(batch: pa.RecordBatch, columns: Columns, add: AddToProp
     columns.properties_at, columns.properties = var_length(pa.array(found, pa.binary()))
     if not columns.properties:
         columns.properties_at = b""
+
+
+def _added(encoding: int, raw: bytes, content_type: str | None, headers: Mapping[str, str]) -> bytes:
+    """Check properties, and add a content type and headers to them if there are any. Raises Refused."""
+    properties = decode_properties(encoding, raw)
+    if content_type is None and not headers:
+        return raw
+    properties.content_type = properties.content_type if content_type is None else content_type
+    properties.headers.update(headers)
+    return encode_properties(encoding, properties)
 
 
 def _headers(batch: pa.RecordBatch) -> pa.MapArray | None:

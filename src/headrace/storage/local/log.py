@@ -247,7 +247,7 @@ class LocalLog(Log):
             offset += len(rows)
         return found
 
-    def lone(self, offset: int) -> Message | None:
+    def single(self, offset: int) -> Message | None:
         return self._lone if offset == self.next_offset - 1 and self.damage is None else None
 
     def _read_all(self, offset: int, stop: int) -> list[Message]:

@@ -354,7 +354,7 @@ def test_what_makes_no_sense_is_refused_and_says_what(gate: Gate) -> None:
         gate.access.put_permission(Permission("bob", "/"), must)
     with pytest.raises(NotFound, match="no vhost 'eu'"):
         gate.access.put_permission(Permission("ann", "eu"), must)
-    with pytest.raises(Refused, match="there is no limit 'max-cats'"):
+    with pytest.raises(Refused, match="there is no key 'max-cats'"):
         Limits.from_json({"max-cats": 9})
     with pytest.raises(Refused, match="whole number"):
         Limits.from_json({"max-channels": "many"})

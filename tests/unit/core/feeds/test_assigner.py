@@ -50,7 +50,7 @@ def contents(house: House, name: str) -> list[int]:
 
 
 def follower(house: House, name: str) -> FedQueue:
-    found = house.broker.administration.follower(house.broker.queue(name))
+    found = house.broker.administration.fed_queue(house.broker.queue(name))
     assert found is not None
     return found
 
@@ -290,21 +290,21 @@ def test_a_large_backlog_goes_in_bounded_steps_between_which_others_are_served(h
 
 
 def test_what_goes_in_one_step_is_bounded_in_bytes_however_many_queues_want_it(
-    refused: House, stubborn: RefusingEngine
+    refused: House, refusing: RefusingEngine
 ) -> None:
     house = refused
     source(house)
     for name in ("a", "b", "c"):
         house.broker.declare(QueueDefinition(name, source="papers", max_message_bytes=100 << 20))
     house.run()
-    stubborn.committed.clear()
+    refusing.committed.clear()
     payload = "x" * (3 << 20)
     for _ in range(2):
         house.broker.publish(house.message(payload, "papers"))
     house.run()
 
     assert [house.broker.queue(name).log.next_offset for name in ("a", "b", "c")] == [2, 2, 2]
-    assert max([commit.size_bytes for commit in stubborn.committed[1:]]) <= 4 << 20
+    assert max([commit.size_bytes for commit in refusing.committed[1:]]) <= 4 << 20
     assert places(house) == {FRONT: 2}
 
 
@@ -597,15 +597,15 @@ def test_a_source_that_cannot_be_read_now_is_tried_again(watched: House, watchin
     assert contents(house, "all") == [1, 2]
 
 
-def test_storage_that_refuses_for_a_while_makes_nothing_come_twice(refused: House, stubborn: RefusingEngine) -> None:
+def test_storage_that_refuses_for_a_while_makes_nothing_come_twice(refused: House, refusing: RefusingEngine) -> None:
     source(refused)
     fill(refused, "all")
     publish(refused, 1)
-    stubborn.refusal = Unavailable("the disk is full")
+    refusing.refusal = Unavailable("the disk is full")
     refused.broker.declare(QueueDefinition("late", source="papers"))
     refused.run()
     refused.advance(1)
-    stubborn.refusal = None
+    refusing.refusal = None
     refused.advance(1)
     publish(refused, 2)
     assert contents(refused, "all") == [1, 2]

@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from headrace.core.properties import from_json, to_json
 from headrace.core.routing.exchange import Binding, Exchange
 from headrace.errors import Refused
+from headrace.wire.properties import from_json, to_json
 
 
 def test_an_exchange_is_written_as_json() -> None:
@@ -59,8 +59,8 @@ def test_members_that_other_tools_add_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("member", "value", "message"),
     [
-        ("name", None, "needs 'name' to be a string, not None"),
-        ("durable", "yes", "needs 'durable' to be true or false, not 'yes'"),
+        ("name", None, "the key 'name' is missing"),
+        ("durable", "yes", "'durable' must be true or false, not 'yes'"),
         ("arguments", [], "arguments must be a table, not list"),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_damaged_exchange_definition_is_refused(member: str, value: object, me
 
 
 def test_a_binding_to_neither_queue_nor_exchange_is_refused() -> None:
-    with pytest.raises(Refused, match="'destination_type' is 'queue' or 'exchange', not 'topic'"):
+    with pytest.raises(Refused, match="'destination_type' must be one of queue, exchange, not 'topic'"):
         Binding.from_json({**Binding("x", "q").to_json(), "destination_type": "topic"})
 
 

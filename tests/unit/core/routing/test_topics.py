@@ -2,8 +2,9 @@
 
 import pytest
 
-from headrace.core.routing.topics import MAX_TOPIC_BYTES, TopicFilter, TopicTree, check_filter, check_topic
+from headrace.core.routing.topics import TopicFilter, TopicTree
 from headrace.errors import Refused
+from headrace.names import MAX_TOPIC_BYTES, check_filter, check_topic
 
 
 def tree_of(*patterns: str) -> TopicTree[str]:

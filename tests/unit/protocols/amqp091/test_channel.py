@@ -5,15 +5,14 @@ from typing import Any, cast
 import pytest
 from pamqp import base, commands, frame
 
-from headrace.core.properties import Properties
-from headrace.model import AMQP091
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.frames import BODY, HEADER, METHOD, PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import Amqp091Codec, decode_properties, encode_properties
 from headrace.protocols.amqp091.server import Server
+from headrace.wire.amqp091 import decode_properties, encode_properties
+from headrace.wire.properties import Properties
 from tests.endpoints import doors_to
 from tests.house import House
 from tests.lines import Line
@@ -28,7 +27,6 @@ class _Client:
 
     def __init__(self, house: House | None = None) -> None:
         self.house = house or House(RefusingEngine())
-        self.house.broker.codecs.add(AMQP091, Amqp091Codec())
         self.connection = Connection(
             Server(*doors_to(self.house.broker, clock=self.house.clock), "test"), self.house.clock
         )
@@ -306,7 +304,25 @@ def test_a_consumer_of_a_higher_priority_comes_first(client: _Client) -> None:
     client.consume("q", "high", arguments={"x-priority": 1})
 
     assert client.publish("q", *"ab") == ["high 1 a", "high 2 b"]
-    assert client.say(_BASIC.Consume, queue="q", arguments={"x-priority": "1"}) == ["Channel.Close 406"]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"x-priority": "1"},
+        {"x-priority": True},
+        {"x-consumer-group": 5},
+        {"x-group-mode": 1},
+        {"x-auto-commit": 1},
+        {"x-stream-offset": "soon"},
+    ],
+)
+def test_an_argument_of_a_consumer_that_is_not_of_its_kind_is_refused(
+    client: _Client, argument: dict[str, object]
+) -> None:
+    client.consume("q", "low")
+
+    assert client.say(_BASIC.Consume, queue="q", arguments=argument) == ["Channel.Close 406"]
 
 
 # -- consume, cancel, get ----------------------------------------------------------------------------------------------

@@ -37,8 +37,7 @@ def test_a_publish_is_a_method_a_header_and_a_body() -> None:
     assert isinstance(event, Publish)
     assert (event.channel, event.route.exchange, event.route.key) == (1, "", "job")
     assert event.route.mandatory
-    assert event.raw == bytes.fromhex("1000 02")
-    assert event.properties.delivery_mode == 2
+    assert event.properties == [bytes.fromhex("1000 02")]
     assert event.bodies == [b"hello"]
 
 
@@ -130,7 +129,9 @@ def test_a_delivery_is_a_method_a_header_and_a_body() -> None:
     source = Source("job", "ex")
 
     out: list[bytes] = []
-    DeliverEncoder(1, "c", 4096).encode(out, source, (9).to_bytes(8, "big"), True, b"\0\0", b"hi")
+    encoder = DeliverEncoder(1, "c", 4096)
+    encoder.encode(out, source, 9, True, b"\0\0", b"hi")
+    encoder.finish(out)
     assert b"".join(out) == bytes.fromhex(
         "01 0001 00000016 003c 003c 01 63 0000000000000009 01 02 6578 03 6a6f62 ce"
         "02 0001 0000000e 003c 0000 0000000000000002 0000 ce"

@@ -46,8 +46,8 @@ def _read(data: bytes, piece: int) -> list[tuple[object, ...]]:
 def _plain(event: object) -> list[tuple[object, ...]]:
     if isinstance(event, Publish):
         route = event.route
-        way = (event.channel, route.exchange, route.key, route.mandatory, route.immediate, event.raw)
-        return [(*way, event.properties.delivery_mode, body) for body in event.bodies]
+        way = (event.channel, route.exchange, route.key, route.mandatory, route.immediate)
+        return [(*way, raw, body) for raw, body in zip(event.properties, event.bodies, strict=True)]
     if isinstance(event, Ack):
         return [(event.channel, tag, event.multiple) for tag in range(event.first, event.tag + 1)]
     if isinstance(event, Method):
@@ -123,7 +123,7 @@ def test_sizes_and_channels_of_several_bytes_are_read_as_they_are() -> None:
     data += encode_content(0x0701, _PERSISTENT, body, FRAME_MAX_SIZE)
 
     for piece in (len(data), 5000):
-        assert _read(data, piece)[1:] == [(0x0701, "", "job", False, False, _PERSISTENT, 2, body)]
+        assert _read(data, piece)[1:] == [(0x0701, "", "job", False, False, _PERSISTENT, body)]
 
 
 @pytest.mark.parametrize(("mandatory", "immediate"), [(True, False), (False, True), (True, True)])

@@ -7,13 +7,11 @@ from pamqp import base, commands
 
 from headrace.core.queue.definition import declared
 from headrace.errors import Unavailable
-from headrace.model import AMQP091
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.frames import METHOD, PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp091.server import Server
 from tests.endpoints import doors_to
 from tests.house import House
@@ -30,7 +28,6 @@ class _Client:
     def __init__(self) -> None:
         self.engine = RefusingEngine()
         self.house = House(self.engine)
-        self.house.broker.codecs.add(AMQP091, Amqp091Codec())
         self.connection = Connection(
             Server(*doors_to(self.house.broker, clock=self.house.clock), "test"), self.house.clock
         )

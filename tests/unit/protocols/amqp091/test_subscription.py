@@ -6,7 +6,6 @@ import pytest
 from pamqp import commands, common
 
 from headrace.core.client import insider
-from headrace.core.properties import Properties
 from headrace.core.queue.definition import STREAM, QueueDefinition, declared
 from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.errors import PreconditionFailed
@@ -14,9 +13,10 @@ from headrace.model import AMQP091, Message, Source
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.channel import Channel
 from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE
-from headrace.protocols.amqp091.properties import Amqp091Codec, decode_properties
 from headrace.protocols.amqp091.server import ConnectionContext, Host
 from headrace.storage.group_state import WORK
+from headrace.wire.amqp091 import decode_properties
+from headrace.wire.properties import Properties
 from tests.house import House
 from tests.lines import Line
 
@@ -36,7 +36,6 @@ def _channel(house: House, line: Line) -> Channel:
 
 def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
     house = House()
-    house.broker.codecs.add(AMQP091, Amqp091Codec())
     house.broker.declare(QueueDefinition("s", STREAM, primary_group="workers"))
     source = Source("s", encoding=AMQP091)
     for _ in range(2):

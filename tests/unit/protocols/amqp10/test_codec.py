@@ -5,8 +5,6 @@ import contextlib
 import pytest
 
 from headrace.errors import ProtocolError
-from headrace.protocols.amqp10 import types as t
-from headrace.protocols.amqp10 import values as codes
 from headrace.protocols.amqp10.codec import Decoder, Hello, TransferEncoder, encode_accepted, encode_frame, encode_sasl
 from headrace.protocols.amqp10.frames import AMQP_HEADER, SASL_HEADER
 from headrace.protocols.amqp10.performatives import (
@@ -28,8 +26,10 @@ from headrace.protocols.amqp10.performatives import (
     Target,
     Transfer,
 )
-from headrace.protocols.amqp10.sections import joined, split
-from headrace.protocols.amqp10.values import Reader, encode_value
+from headrace.wire import amqp10_values as codes
+from headrace.wire import types as t
+from headrace.wire.amqp10 import joined, split
+from headrace.wire.amqp10_values import Reader, encode_value
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from headrace.protocols.amqp10.performatives import (
     Transactional,
     Transfer,
 )
-from headrace.protocols.amqp10.types import Described, ULong
-from headrace.protocols.amqp10.values import encode_value
+from headrace.wire.amqp10_values import encode_value
+from headrace.wire.types import Described, ULong
 from tests.amqp10_client import body, credit, receiver, sender, transfer
 from tests.amqp10_harness import Caller, Office, only
 
@@ -287,11 +287,11 @@ def test_a_durable_source_goes_with_its_queue() -> None:
     assert attach.source is not None
     attach.source.durable, attach.source.expiry_policy = 1, NEVER
     caller.say(attach)
-    assert len(office.house.broker.kept.items()) == 1
+    assert len(office.house.broker.protocol_store.items()) == 1
     office.house.broker.delete("q")
 
     assert _condition([event for event in caller.heard() if isinstance(event, Detach)]) == "amqp:resource-deleted"
-    assert office.house.broker.kept.items() == []
+    assert office.house.broker.protocol_store.items() == []
 
 
 def test_a_virtual_host_that_goes_takes_its_connections_along() -> None:

@@ -16,8 +16,8 @@ from headrace.protocols.amqp10.performatives import (
     End,
     Transfer,
 )
-from headrace.protocols.amqp10.sections import Head
-from headrace.protocols.amqp10.types import Map
+from headrace.wire.amqp10 import Head
+from headrace.wire.types import Map
 from tests.amqp10_client import body, credit, receiver, sender, transfer
 from tests.amqp10_harness import Caller, Office, only
 from tests.refusing_engine import RefusingEngine

@@ -23,7 +23,7 @@ def _source(address: str = "q") -> Source:
 
 
 def _sources(house: House) -> DurableSources:
-    return DurableSources(house.clock, house.broker.kept)
+    return DurableSources(house.clock, house.broker.protocol_store)
 
 
 def _attach(sources: DurableSources, key: Key = _KEY, address: str = "q") -> None:
@@ -32,7 +32,7 @@ def _attach(sources: DurableSources, key: Key = _KEY, address: str = "q") -> Non
 
 def _kept(house: House) -> list[tuple[str, str]]:
     house.run()
-    return [(raw.hex(), value.hex()) for raw, value in house.broker.kept.items()]
+    return [(raw.hex(), value.hex()) for raw, value in house.broker.protocol_store.items()]
 
 
 def test_the_bytes_of_format_1() -> None:
@@ -45,9 +45,9 @@ def test_the_bytes_of_format_1() -> None:
 def test_a_source_is_found_again_and_targets_and_tags_of_earlier_versions_go() -> None:
     house = House()
     key = bytes.fromhex(_RAW_KEY)
-    house.broker.kept.put(b"s" + key, bytes.fromhex(_RAW_SOURCE))
-    house.broker.kept.put(b"t" + key, bytes.fromhex(_RAW_TARGET))
-    house.broker.kept.put(b"d" + key + b"\x07", b"")
+    house.broker.protocol_store.put(b"s" + key, bytes.fromhex(_RAW_SOURCE))
+    house.broker.protocol_store.put(b"t" + key, bytes.fromhex(_RAW_TARGET))
+    house.broker.protocol_store.put(b"d" + key + b"\x07", b"")
     house.run()
     sources = _sources(house)
     found = sources.find(_KEY)
@@ -116,7 +116,7 @@ def test_what_is_no_terminus_is_left_out(items: list[tuple[bytes, bytes]], is_li
     house = House()
     for key, value in items:
         like = b"s\x00\x00\x00\x01c\x00\x00\x00\x01" + key[:1] if is_like_one else key
-        house.broker.kept.put(like, b"\x01" + value if is_like_one else value)
+        house.broker.protocol_store.put(like, b"\x01" + value if is_like_one else value)
     house.run()
 
     _sources(house)

@@ -14,14 +14,6 @@ from headrace.protocols.mqtt.codec import (
     encode_unsuback,
 )
 from headrace.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-from headrace.protocols.mqtt.properties import (
-    ASSIGNED_CLIENT_IDENTIFIER,
-    MAXIMUM_PACKET_SIZE,
-    MAXIMUM_QOS,
-    REASON_STRING,
-    SERVER_KEEP_ALIVE,
-    PropertyList,
-)
 from headrace.protocols.mqtt.reasons import (
     BAD_USER_NAME_OR_PASSWORD,
     CLIENT_IDENTIFIER_NOT_VALID,
@@ -30,6 +22,14 @@ from headrace.protocols.mqtt.reasons import (
     SERVER_UNAVAILABLE,
     SUCCESS,
     UNSUPPORTED_PROTOCOL_VERSION,
+)
+from headrace.wire.mqtt5 import (
+    ASSIGNED_CLIENT_IDENTIFIER,
+    MAXIMUM_PACKET_SIZE,
+    MAXIMUM_QOS,
+    REASON_STRING,
+    SERVER_KEEP_ALIVE,
+    PropertyList,
 )
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from headrace.core.properties import Properties
 from headrace.core.queue.definition import STREAM, QueueDefinition, Retry, declared
 from headrace.core.queue.group import ACK
 from headrace.model import AMQP091, Message, Source
+from headrace.wire.encodings import encode_properties, properties_of
+from headrace.wire.properties import Properties
 from tests.devices import PUBACK, Device, Field, Packet
 
 GROUP = 0x26
@@ -366,7 +367,7 @@ def test_a_message_of_another_protocol_arrives_with_its_properties() -> None:
     field.broker.declare(declared("q", durable=True))
     said = Properties({"k": 1}, "text/plain")
     said.correlation_id, said.reply_to, said.message_id = "id", "answers", "m1"
-    raw = field.broker.codecs.encode(AMQP091, said)
+    raw = encode_properties(AMQP091, said)
     field.broker.publish(Message(Source("q", "", "svc", "amqp091", AMQP091), b"x", 1, raw))
     device = worker(field, "w", "$queue/q")
     [message] = device.messages()
@@ -384,7 +385,7 @@ def test_what_a_service_publishes_to_the_topic_exchange_reaches_devices() -> Non
     reader.subscribe(("a/+/c", 1))
     old = field.device("o", 4, clean=False)
     old.subscribe(("a/#", 1))
-    raw = field.broker.codecs.encode(AMQP091, Properties({"k": "v"}, "text/plain"))
+    raw = encode_properties(AMQP091, Properties({"k": "v"}, "text/plain"))
     field.broker.publish(Message(Source("a.b.c", "amq.topic", "svc", "amqp091", AMQP091), b"x", 1, raw))
     field.run()
     [message] = reader.messages()
@@ -400,7 +401,7 @@ def test_a_device_feeds_a_queue_of_a_service() -> None:
     field.device("p").publish("$queue/q/x", "hello", 1, said={0x03: "text/plain", 0x26: [("k", "v")], 0x02: 60})
     inbox = field.house.consume("q")
     [delivery] = inbox.take()
-    said = field.broker.codecs.decode(delivery.message)
+    said = properties_of(delivery.message)
     assert (said.content_type, said.headers) == ("text/plain", {"k": "v"})
     assert delivery.message.expires_us == field.house.clock.now_us() + 60_000_000
     field.house.settle(ACK, delivery)

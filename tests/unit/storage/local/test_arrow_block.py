@@ -1,7 +1,6 @@
 """Rows of Arrow become the messages that they say, and what is no message is refused with its place."""
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -10,20 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import Refused
-from headrace.model import Message
+from headrace.model import AMQP091, MQTT5, NATIVE, Message
 from headrace.storage.local.arrow import BLOCK_BYTES, Origin, cut_batch, encode_table
+from headrace.wire.encodings import decode_properties
 
 NOW_US = 1_767_225_600_000_000
 
 
-def add_to(encoding: int, raw: bytes, content_type: str | None, headers: Mapping[str, str]) -> bytes:
-    """As a codec would: refuse an encoding, and note what is added."""
-    if encoding == 9:
-        raise Refused("no protocol here reads properties of encoding 9")
-    return raw + json.dumps([content_type, headers]).encode() if content_type or headers else raw
-
-
-ORIGIN = Origin("orders", "", "bulk:ann", "bulk", NOW_US, add_to)
+ORIGIN = Origin("orders", "", "bulk:ann", "bulk", NOW_US)
 
 
 def messages(table: pa.Table, origin: Origin = ORIGIN) -> list[Message]:
@@ -117,25 +110,30 @@ def _reference(kind: str | None, headers: list[tuple[str, str | None]] | None) -
 
 
 def test_properties_of_any_encoding_stay_as_they_are_and_what_is_said_beside_them_is_added() -> None:
+    # A header n, a byte of 5, and a message id.
+    kept = bytes.fromhex("2080") + (4).to_bytes(4) + b"\1nb\5" + b"\2id"
+    user = bytes.fromhex("26 0001 6b 0001 76")
     table = pa.table(
         {
             "payload": ["a", "b", "c", "d"],
             "topic": ["x", "y", "x", "x"],
-            "encoding": pa.array([1, 3, None, 1], pa.int32()),
-            "properties": pa.array([b"\0\1", b"\2", None, b"\0\1"], pa.binary()),
+            "encoding": pa.array([AMQP091, MQTT5, None, AMQP091], pa.int32()),
+            "properties": pa.array([kept, user, None, kept], pa.binary()),
             "content_type": [None, None, "text/plain", "text/html"],
             "headers": pa.array([None, None, None, [("k", "v")]], pa.map_(pa.string(), pa.string())),
         }
     )
 
-    found = messages(table)
+    *found, added = messages(table)
 
     assert [(message.source.topic, message.source.encoding, message.properties) for message in found] == [
-        ("x", 1, b"\0\1"),
-        ("y", 3, b"\2"),
-        ("x", 0, b'{"content_type":"text/plain"}'),
-        ("x", 1, b'\0\1["text/html", {"k": "v"}]'),
+        ("x", AMQP091, kept),
+        ("y", MQTT5, user),
+        ("x", NATIVE, b'{"content_type":"text/plain"}'),
     ]
+    properties = decode_properties(AMQP091, added.properties)
+    assert (properties.content_type, properties.message_id) == ("text/html", "id")
+    assert properties.headers == {"n": 5, "k": "v"}
 
 
 @given(

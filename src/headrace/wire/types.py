@@ -1,7 +1,7 @@
-"""The types of AMQP 1.0 in Python. Values only: values.py knows their bytes.
+"""Values of AMQP that Python has no type of its own for. amqp091.py and amqp10_values.py know their bytes.
 
 A value decodes to the Python type with the same meaning. Where Python has one type for several of AMQP's, a subclass
-tells which it was. The length of an encoding is not kept: the shortest is written.
+names the wire type, so that encoding gives the same type again. A plain int is a long, a plain float a double.
 """
 
 import struct
@@ -11,40 +11,54 @@ from typing import Final, final
 _F64: Final = struct.Struct(">d")
 
 
-class UByte(int):
-    """ubyte"""
-
-
-class UShort(int):
-    """ushort"""
-
-
-class UInt(int):
-    """uint"""
-
-
-class ULong(int):
-    """ulong"""
-
-
 class Byte(int):
-    """byte"""
+    """byte; `b` in 0-9-1."""
+
+
+class UByte(int):
+    """ubyte; `B` in 0-9-1."""
 
 
 class Short(int):
-    """short"""
+    """short; `s` in 0-9-1."""
+
+
+class UShort(int):
+    """ushort; `u` in 0-9-1."""
 
 
 class Int(int):
-    """int; a plain Python int is a long."""
+    """int; `I` in 0-9-1."""
+
+
+class UInt(int):
+    """uint; `i` in 0-9-1."""
+
+
+class ULong(int):
+    """ulong; `L` in 0-9-1."""
+
+
+class Float(float):
+    """float; `f` in 0-9-1."""
+
+
+# -- 0-9-1 alone -------------------------------------------------------------------------------------------------------
+
+
+class Seconds(int):
+    """`T`, seconds since 1970 UTC beyond the range of datetime."""
+
+
+class LongString(bytes):
+    """`S` that is not UTF-8."""
+
+
+# -- 1.0 alone ---------------------------------------------------------------------------------------------------------
 
 
 class Timestamp(int):
     """timestamp: milliseconds since 1970 UTC."""
-
-
-class Float(float):
-    """float; a plain Python float is a double."""
 
 
 class Char(str):

@@ -5,9 +5,10 @@ from decimal import Decimal
 
 import pytest
 
-from headrace.core.properties import Codecs, MessageRow, NativeCodec, Properties
 from headrace.errors import Refused
 from headrace.model import Message, Source
+from headrace.wire.encodings import MessageRow, properties_of
+from headrace.wire.properties import Properties, decode_native, encode_native
 from tests.contents import members
 
 
@@ -31,14 +32,14 @@ def everything() -> Properties:
 def test_native_properties_come_back_as_they_were_written() -> None:
     written = everything()
 
-    read = NativeCodec().decode(NativeCodec().encode(written))
+    read = decode_native(encode_native(written))
 
     assert members(read) == members(written)
 
 
 def test_nothing_said_takes_no_bytes() -> None:
-    assert NativeCodec().encode(Properties()) == b""
-    assert NativeCodec().decode(b"").headers == {}
+    assert encode_native(Properties()) == b""
+    assert decode_native(b"").headers == {}
 
 
 @pytest.mark.parametrize(
@@ -56,22 +57,22 @@ def test_nothing_said_takes_no_bytes() -> None:
 )
 def test_bytes_that_are_no_native_properties_are_refused(raw: bytes) -> None:
     with pytest.raises(Refused):
-        NativeCodec().decode(raw)
+        decode_native(raw)
 
 
 def test_an_encoding_that_no_protocol_brought_is_refused() -> None:
     message = Message(Source("t", encoding=9), b"", 0, b"raw")
 
     with pytest.raises(Refused, match="encoding 9"):
-        Codecs().decode(message)
+        properties_of(message)
 
 
 def row(message: Message) -> MessageRow:
-    return MessageRow(message, Codecs())
+    return MessageRow(message)
 
 
 def test_a_selector_sees_the_fields_of_a_message() -> None:
-    raw = NativeCodec().encode(everything())
+    raw = encode_native(everything())
     seen = row(Message(Source("orders/eu", "events"), b"", 17, raw, 5, 99))
 
     names = ("topic", "routing_key", "exchange", "priority", "timestamp", "expires_at", "content_type", "delivery_mode")
@@ -86,7 +87,7 @@ def test_what_a_message_does_not_say_is_absent_for_a_selector() -> None:
 
 
 def test_a_selector_sees_plain_headers_and_no_tables() -> None:
-    raw = NativeCodec().encode(Properties({"n": 1, "d": Decimal("1.5"), "t": {"a": 1}, "l": [1]}))
+    raw = encode_native(Properties({"n": 1, "d": Decimal("1.5"), "t": {"a": 1}, "l": [1]}))
     seen = row(Message(Source("t"), b"", 0, raw))
 
     assert [seen.header(name) for name in "ndtl"] == [1, Decimal("1.5"), None, None]

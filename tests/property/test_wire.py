@@ -1,0 +1,176 @@
+"""Laws of property bytes: scans and columns tell what the whole properties tell, and any bytes are read or refused."""
+
+import contextlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ProtocolError, Refused
+from headrace.model import AMQP091, AMQP10, MQTT5, NATIVE
+from headrace.selector.fields import header_text
+from headrace.wire import amqp091, amqp10, mqtt5
+from headrace.wire.amqp10_values import Reader, encode_value
+from headrace.wire.encodings import decode_headers, decode_properties, encode_properties, read_columns
+from headrace.wire.mqtt5 import OF_PUBLISH, PropertyList
+from headrace.wire.properties import Properties, plain_value
+from headrace.wire.types import Map
+from tests.amqp10_values import heads
+from tests.amqp10_values import values as amqp10_values
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.floats(width=64)
+    | st.text(max_size=8)
+    | st.binary(max_size=8)
+    | st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**5), max_value=10**5)
+    | st.datetimes(timezones=st.none()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+names = st.text(max_size=8) | st.sampled_from(["CC", "BCC"])
+tables = st.dictionaries(names, values, max_size=4)
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+topics = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min_size=1, max_size=20)
+mqtt_texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+
+
+@st.composite
+def properties_of_0_9_1(draw: st.DrawFn) -> bytes:
+    properties = Properties(draw(tables), draw(texts))
+    properties.content_encoding, properties.correlation_id, properties.message_id = draw(st.tuples(texts, texts, texts))
+    properties.reply_to, properties.expiration, properties.user_id = draw(st.tuples(texts, texts, texts))
+    properties.message_type, properties.app_id = draw(st.tuples(texts, texts))
+    properties.delivery_mode = draw(st.integers(0, 2))
+    properties.priority = draw(st.integers(-1, 255))
+    properties.timestamp_s = draw(st.integers(-1, 1 << 40))
+    return amqp091.encode_properties(properties)
+
+
+@st.composite
+def property_lists(draw: st.DrawFn) -> bytes:
+    """Stored properties of a PUBLISH: in any order, user properties of one name several times."""
+    given_ = PropertyList()
+    if draw(st.booleans()):
+        given_.numbers[0x01] = draw(st.integers(0, 1))
+    if draw(st.booleans()):
+        given_.texts[0x03] = draw(mqtt_texts)
+    if draw(st.booleans()):
+        given_.texts[0x08] = draw(topics)
+    if draw(st.booleans()):
+        given_.binaries[0x09] = draw(st.binary(max_size=300))
+    given_.user = draw(st.lists(st.tuples(mqtt_texts, mqtt_texts), max_size=5))
+    raw = given_.encode()
+    return raw[1:] if raw[0] < 0x80 else raw[2:]
+
+
+stored = st.one_of(
+    st.tuples(st.just(NATIVE), st.builds(lambda table: encode_properties(NATIVE, Properties(table)), tables)),
+    st.tuples(st.just(AMQP091), properties_of_0_9_1()),
+    st.tuples(st.just(AMQP10), heads().map(lambda head: b"\0" + head)),
+    st.tuples(st.just(MQTT5), property_lists()),
+)
+
+
+@given(stored)
+def test_columns_and_headers_are_those_of_the_properties(given_: tuple[int, bytes]) -> None:
+    whole = decode_properties(*given_)
+    content_type, headers = read_columns(*given_)
+
+    assert (content_type or "") == whole.content_type
+    shown = {name: text for name, value in whole.headers.items() if (text := header_text(plain_value(value)))}
+    assert {name: text for name, text in (headers or {}).items() if text} == shown
+    assert repr(decode_headers(*given_)) == repr(whole.headers)
+
+
+def test_every_encoding_of_the_model_is_read() -> None:
+    for encoding in (NATIVE, AMQP091, AMQP10, MQTT5):
+        raw = encode_properties(encoding, Properties({"name": "value"}, "text/plain"))
+        assert read_columns(encoding, raw) == ("text/plain", {"name": "value"})
+
+
+@given(st.integers(0, 5), st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(encoding: int, raw: bytes) -> None:
+    content_type, headers = read_columns(encoding, raw)
+    with contextlib.suppress(Refused):
+        decode_headers(encoding, raw)
+
+    assert content_type is None or content_type
+    assert headers is None or headers
+
+
+# -- 1.0 ---------------------------------------------------------------------------------------------------------------
+
+WANTED = amqp10.annotation_keys("x-basic-type", "a")
+
+
+@given(heads())
+def test_a_scan_of_1_0_finds_what_decoding_finds(raw: bytes) -> None:
+    whole = amqp10.decode_head(raw)
+
+    scan = amqp10.scan_head(b"\0" + raw, WANTED)
+
+    assert (scan.priority, scan.ttl_ms) == (whole.priority, whole.ttl_ms)
+    for index in (amqp10.USER_ID, amqp10.TO, amqp10.SUBJECT, amqp10.ABSOLUTE_EXPIRY_TIME):
+        assert scan.property_field(index) == whole.property_field(index)
+    assert amqp10.expires_us(scan, 7) == amqp10.expires_us(whole, 7)
+    for name in ("x-basic-type", "a"):
+        found, expected = [(head.annotations or Map()).get(name) for head in (scan, whole)]
+        assert repr(found) == repr(expected)
+
+
+@given(st.one_of(st.binary(max_size=60), heads()), st.data())
+def test_a_scan_of_1_0_refuses_what_decoding_refuses(raw: bytes, data: st.DataObject) -> None:
+    damaged = _damaged(raw, data)
+
+    assert _is_read(lambda head: amqp10.scan_head(b"\0" + head, WANTED), damaged) == _is_read(
+        amqp10.decode_head, damaged
+    )
+
+
+@given(st.one_of(st.binary(max_size=60), amqp10_values.map(encode_value)), st.data())
+def test_a_value_of_1_0_passes_its_check_exactly_if_it_can_be_read(raw: bytes, data: st.DataObject) -> None:
+    damaged = _damaged(raw, data)
+    read, checked = Reader(damaged), Reader(damaged)
+
+    assert _is_read(lambda _: read.value(), damaged) == _is_read(lambda _: checked.check(), damaged)
+    assert checked.at == read.at
+
+
+# -- MQTT 5 ------------------------------------------------------------------------------------------------------------
+
+
+@given(property_lists(), st.none() | st.integers(0, 1 << 31), st.none() | st.integers(1, 65535))
+def test_a_scan_of_mqtt_passes_on_all_but_alias_and_expiry(raw: bytes, expiry: int | None, alias: int | None) -> None:
+    extra = b"" if expiry is None else b"\x02" + expiry.to_bytes(4)
+    extra += b"" if alias is None else b"\x23" + alias.to_bytes(2)
+
+    for packed in (extra + raw, raw + extra):
+        found = mqtt5.scan_message(packed, OF_PUBLISH, "PUBLISH")
+        assert (found.raw, found.expiry_seconds, found.topic_alias) == (raw, expiry, alias or 0)
+        assert (found.response_topic or "") == mqtt5.decode_properties(raw).reply_to
+
+
+@given(st.one_of(st.binary(max_size=60), property_lists()), st.data())
+def test_a_scan_of_mqtt_refuses_what_decoding_refuses(raw: bytes, data: st.DataObject) -> None:
+    damaged = _damaged(raw, data)
+    is_scanned = _is_read(lambda given_: mqtt5.scan_message(given_, OF_PUBLISH, "PUBLISH"), damaged)
+
+    assert is_scanned <= _is_read(mqtt5.decode_properties, damaged)
+
+
+def _damaged(raw: bytes, data: st.DataObject) -> bytes:
+    if not raw:
+        return raw
+    at = data.draw(st.integers(0, len(raw) - 1))
+    return raw[:at] + data.draw(st.binary(max_size=3)) + raw[at + 1 :]
+
+
+def _is_read(read: object, raw: bytes) -> bool:
+    assert callable(read)
+    try:
+        read(raw)
+    except ProtocolError:
+        return False
+    return True
