@@ -139,9 +139,11 @@ class Copies:
 
 COLUMNS: Final = (
     "queue", "offset", "timestamp", "topic", "routing_key", "payload", "expires_at", "priority", "content_type",
-    "headers", "encoding", "properties",
+    "headers", "encoding", "properties", "message_id", "correlation_id", "reply_to", "type", "app_id", "user_id",
+    "content_encoding", "expiration", "delivery_mode", "sent_at", "deliver_at", "exchange", "client_id", "protocol",
+    "typed_headers",
 )  # fmt: skip
-_ON_REQUEST: Final = ("headers", "encoding", "properties")
+_USUAL: Final = COLUMNS[:9]
 PROTOCOL: Final = "bulk"
 BY_COLUMN: Final = "queues"
 """Kind of a part whose rows name their queues in a column."""
@@ -149,7 +151,7 @@ BY_COLUMN: Final = "queues"
 
 def columns_named(text: str) -> list[str]:
     """Return the columns of `columns=offset,payload`; by default those that cost little. Raises BadRequest."""
-    names = [name for name in text.split(",") if name] or [name for name in COLUMNS if name not in _ON_REQUEST]
+    names = [name for name in text.split(",") if name] or list(_USUAL)
     for name in names:
         if name not in COLUMNS:
             raise BadRequest(f"there is no column {name[:64]!r}; there are {', '.join(COLUMNS)}")

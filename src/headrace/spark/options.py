@@ -21,6 +21,7 @@ DEFAULT_PARTITION_BYTES: Final = 128 << 20
 DEFAULT_LEASE_SECONDS: Final = 60
 DEFAULT_DELAY_MS: Final = 15 * 60_000
 RAW_PROPERTIES: Final = "raw"
+TYPED: Final = "typed"
 LOG_MODE: Final = "log"
 WORK_MODE: Final = "work"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -147,6 +148,22 @@ class _SizeKind(Kind):
         return size
 
 
+@final
+class _WordKind(Kind):
+    """One of a few words, in any case."""
+
+    noun = "word"
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def read(self, value: object) -> object:
+        word = str(value).strip().lower()
+        if word not in self._words:
+            raise Unfit(f"may be {', '.join(self._words[:-1])} or {self._words[-1]}")
+        return word
+
+
 _Options = Mapping[str, tuple[Kind, object]]
 """The kind and the default of each option."""
 _TEXT: Final = Text()
@@ -172,8 +189,8 @@ _READ: Final[_Options] = {
     "subscribePattern": (_TEXT, ""),
     "startingOffsets": (_PositionKind(EARLIEST), Position(word=EARLIEST)),
     "endingOffsets": (_PositionKind(LATEST), Position(word=LATEST)),
-    "includeHeaders": (_FLAG, False),
-    "includeProperties": (Choice("false", RAW_PROPERTIES, expected=f"may be false or {RAW_PROPERTIES}"), "false"),
+    "includeHeaders": (_WordKind("false", "true", TYPED), "false"),
+    "includeProperties": (_WordKind("false", "true", RAW_PROPERTIES), "false"),
     "minPartitions": (_COUNT, 1),
     "maxBytesPerPartition": (_SizeKind(), DEFAULT_PARTITION_BYTES),
     "maxOffsetsPerTrigger": (_COUNT, 0),
@@ -213,9 +230,10 @@ class ReadOptions:
     queues: tuple[str, ...]
     starting: Position
     ending: Position
-    include_headers: bool
-    include_raw: bool
-    """Whether rows have the stored properties."""
+    headers: str
+    """Whether rows have headers: false, true for texts, or typed."""
+    properties: str
+    """Whether rows have properties: false, true for all of them, or raw as they are stored."""
     min_partitions: int
     partition_bytes: int
     trigger_offsets: int
@@ -277,7 +295,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         values["startingOffsets"],
         values["endingOffsets"],
         values["includeHeaders"],
-        values["includeProperties"] == RAW_PROPERTIES,
+        values["includeProperties"],
         values["minPartitions"],
         values["maxBytesPerPartition"],
         values["maxOffsetsPerTrigger"],

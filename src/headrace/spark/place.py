@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from headrace.config.replication import MAIN
 from headrace.errors import NotFound, Refused, Truncated, Unavailable
-from headrace.spark.options import EARLIEST, Position, ReadOptions
-from headrace.storage.frame import FRAME, HEADERS
+from headrace.spark.options import EARLIEST, RAW_PROPERTIES, TYPED, Position, ReadOptions
+from headrace.storage.frame import FRAME, HEADERS, TYPED_HEADERS
 
 NO_LOG: Final = -1
 _HANDY_BYTES: Final = 1 << 20
@@ -31,17 +31,30 @@ _HOST_SEPARATOR: Final = "\0"
 
 RAW: Final = ("encoding", "properties")
 """Columns with the properties as they are stored."""
+_USUAL: Final = FRAME.names.index(HEADERS)
+"""The number of columns that rows have without options."""
 
 
-def read_schema(include_headers: bool, include_raw: bool = False) -> StructType:
-    """Return the columns of a queue; headers are optional, because they cost the most, and so are raw properties."""
-    left_out = {*(() if include_headers else (HEADERS,)), *(() if include_raw else RAW)}
-    return schema_of([name for name in FRAME.names if name not in left_out])
+def read_schema(headers: str, properties: str) -> StructType:
+    """Return the columns of a queue for options of these values: headers and properties cost the most."""
+    names = FRAME.names[:_USUAL]
+    if headers == TYPED:
+        names.append(TYPED_HEADERS)
+    elif headers == "true":
+        names.append(HEADERS)
+    if properties == RAW_PROPERTIES:
+        names += RAW
+    elif properties == "true":
+        names += [name for name in FRAME.names[_USUAL + 1 :] if name != TYPED_HEADERS]
+    return schema_of(names)
 
 
 def schema_of(names: Sequence[str]) -> StructType:
-    """Return these columns of a queue in Spark's types."""
-    return from_arrow_schema(pa.schema([FRAME.field(name) for name in names]))
+    """Return these columns of a queue in Spark's types; typed headers are under the name of headers."""
+    fields = [FRAME.field(name) for name in names]
+    return from_arrow_schema(
+        pa.schema([field.with_name(HEADERS) if field.name == TYPED_HEADERS else field for field in fields])
+    )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -53,9 +66,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     for field in wanted:
         if field.name.lower() not in FRAME.names:
             raise Refused(f"a queue has no column {field.name!r}; it has {', '.join(FRAME.names)}")
-        own = FRAME.field(field.name.lower())
+        own = FRAME.field(_column_of(field))
         if field.type != own.type:
-            spark_type = from_arrow_schema(pa.schema([own]))[own.name].dataType.simpleString()
+            spark_type = schema_of([own.name]).fields[0].dataType.simpleString()
             raise Refused(f"column {field.name!r} of a queue is {spark_type}; the schema asks for {field.type}")
         if own.nullable and not field.nullable:
             raise Refused(f"column {field.name!r} of a queue may be null; the schema says that it is not")
@@ -64,7 +77,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def columns_of(schema: pa.Schema) -> list[str]:
     """Return the columns of a queue that a query asks for."""
-    return [name.lower() for name in schema.names]
+    return [_column_of(field) for field in schema]
+
+
+def _column_of(field: pa.Field) -> str:
+    """Return the name of a column; a list of headers is of typed ones."""
+    name: str = field.name.lower()
+    return TYPED_HEADERS if name == HEADERS and pa.types.is_list(field.type) else name
 
 
 # -- partitions --------------------------------------------------------------------------------------------------------

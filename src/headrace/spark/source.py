@@ -29,7 +29,7 @@ class HeadraceDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = read_options(self.options)
-        return read_schema(options.include_headers, options.include_raw)
+        return read_schema(options.headers, options.properties)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)

@@ -4,10 +4,12 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import cast
 
 import httpx
+import pika
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -91,6 +93,32 @@ def test_positions_are_by_queue_and_names_by_regular_expression(spark: SparkSess
     ]  # fmt: skip
     with pytest.raises(PySparkException, match="option startingOffsets has queue 'other', which is not read: sensor-1"):
         reader.option("startingOffsets", '{"other": 1}').load().count()
+
+
+@pytest.mark.parametrize("place", ["broker", "directory"])
+def test_all_properties_are_columns_and_headers_keep_their_types(
+    spark: SparkSession, broker: Broker, tmp_path: Path, place: str
+) -> None:
+    channel = broker.declare("orders")
+    properties = pika.BasicProperties(
+        "text/plain", "gzip", {"n": 5, "deep": {"a": [1]}}, 2, 7, "c1", "replies", "60000", "m1", 1_767_225_600,
+        "order", "guest", "app",
+    )  # fmt: skip
+    channel.basic_publish("", "orders", b"x", properties)
+    channel.basic_publish("", "orders", b"bare")
+    url = broker.url if place == "broker" else str(tmp_path / "data")
+    reader = spark.read.format("headrace").option("url", url).option("includeProperties", "true")
+
+    full, bare = reader.option("includeHeaders", "typed").load("orders").orderBy("offset").collect()
+
+    assert (full.message_id, full.correlation_id, full.reply_to, full.type) == ("m1", "c1", "replies", "order")
+    assert (full.app_id, full.user_id, full.content_encoding, full.expiration) == ("app", "guest", "gzip", "60000")
+    assert (full.delivery_mode, full.sent_at, full.protocol) == (2, datetime(2026, 1, 1), "amqp091")
+    assert [(each.key, each.type, bytes(each.value)) for each in full.headers] == [
+        ("n", "int", b"\0\0\0\5"),
+        ("deep", "map", b'{"a":[1]}'),
+    ]
+    assert (bare.message_id, bare.delivery_mode, bare.sent_at, bare.headers) == (None, None, None, None)
 
 
 def test_a_secret_in_a_file_shows_in_no_plan(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ def test_without_more_than_a_place_and_a_queue_everything_there_is_is_read() -> 
     assert (plain.server, plain.directory, plain.queues) == (None, "/data", ("orders",))
     assert (plain.starting, plain.ending) == (Position(word="earliest"), Position(word="latest"))
     assert plain.fail_on_data_loss
-    assert not plain.include_headers
+    assert (plain.headers, plain.properties) == ("false", "false")
 
 
 def test_option_names_are_taken_in_any_case() -> None:
-    assert options(STARTINGOFFSETS="7", includeHeaders="TRUE").include_headers
+    assert options(STARTINGOFFSETS="7", includeHeaders="TRUE").headers == "true"
     assert options(STARTINGOFFSETS="7").starting == Position(offset=7)
 
 
@@ -108,7 +108,8 @@ def test_a_broker_is_named_by_its_address_with_guest_as_the_default_user() -> No
         ({"url": "http://x", "tlsCa": "ca.pem"}, "option tlsCa is for https"),
         ({"url": "https://x", "tlsKey": "key.pem"}, "tlsKey needs the certificate"),
         ({"url": "https://x", "token": "secret", "passwordFile": "f"}, "one of the options passwordFile and token"),
-        ({"includeHeaders": "maybe"}, "true or false"),
+        ({"includeHeaders": "maybe"}, "may be false, true or typed"),
+        ({"includeProperties": "some"}, "may be false, true or raw"),
         ({"minPartitions": "0"}, "at least 1"),
         ({"minPartitions": "-1"}, "at least 1"),
         ({"maxBytesPerPartition": "12q"}, "a size such as"),
