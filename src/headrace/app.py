@@ -352,7 +352,8 @@ class _Program:
         """Return the directory where bulk writes wait for their commit: beside the data, or a temporary one."""
         storage = self._settings.storage
         if storage.memory or storage.store:
-            return StagingArea(Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging", _STAGED_BYTES)
+            temporary = Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging"
+            return StagingArea(temporary, _STAGED_BYTES, is_lasting=not storage.store)
         return StagingArea(storage.data / "staging", _STAGED_BYTES)
 
     def _stopping(self) -> str:

@@ -5,7 +5,7 @@ Spark is loaded when a pipeline runs.
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -113,7 +113,7 @@ def sql(
 ) -> None:
     """Run a query over queues, continuously or once. Started again, it goes on where it ended."""
     schemas, watermarks = _by_queue("--schema", schema, source), _by_queue("--watermark", watermark, source)
-    with _spark_session(master, conf, url) as spark, _Board() as tell:
+    with _spark_session(master, conf, url, queries=[query]) as spark, _Board() as tell:
         from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
 
         settings = SqlSettings(
@@ -161,6 +161,7 @@ def run(
     """Run the pipelines of a file together, until all of them end or one of them fails."""
     with _failures():
         from headrace.spark.pipelines.file import Defaults, read_file, run_together
+        from headrace.spark.pipelines.sql import SqlSettings
 
         pipelines = read_file(file, Defaults(_endpoint(url, vhost, replication_group), once))
     names = [each.name for each in pipelines]
@@ -168,7 +169,9 @@ def run(
         if each not in names:
             fail(f"{file} has no pipeline {each!r}; it has {', '.join(names)}", EXIT_USAGE)
     chosen = [each for each in pipelines if not only or each.name in only]
-    with _spark_session(master, conf, *[each.endpoint.url for each in chosen]) as spark, _Board() as tell:
+    queries = [each.query for each in chosen if isinstance(each, SqlSettings)]
+    urls = [each.endpoint.url for each in chosen]
+    with _spark_session(master, conf, *urls, queries=queries) as spark, _Board() as tell:
         run_together(spark, chosen, tell)
 
 
@@ -212,6 +215,7 @@ def replay(
     ending: Annotated[str, typer.Option(help="The end: latest, an offset or a time.")] = "latest",
     filter: Annotated[str, typer.Option(help="A filter expression: only messages that match it.")] = "",  # noqa: A002
     rate: Annotated[int, typer.Option(min=0, help="The most messages a second; 0 for no limit.")] = 0,
+    mark: Annotated[bool, typer.Option("--mark", help="Add headers with the original queue, offset and time.")] = False,
     name: Name = "replay",
     state: State = "",
     url: Url = DEFAULT_URL,
@@ -227,7 +231,7 @@ def replay(
 
         place = _state_directory(state, name)
         settings = ReplaySettings(
-            name, _endpoint(url, vhost), source, to, place, archive, starting, ending, filter, rate
+            name, _endpoint(url, vhost), source, to, place, archive, starting, ending, filter, rate, mark
         )
         run_replay(spark, settings, tell)
 
@@ -341,14 +345,19 @@ def _state_directory(given: str, name: str) -> Path:
 
 
 @contextmanager
-def _spark_session(master: str, conf: list[str] | None, *urls: str) -> "Iterator[SparkSession]":
-    """Open Spark for one command. Executors find the stores at these URLs as this process does."""
+def _spark_session(
+    master: str, conf: list[str] | None, *urls: str, queries: Sequence[str] = ()
+) -> "Iterator[SparkSession]":
+    """Open Spark for one command. Executors find the stores at these URLs as this process does.
+
+    A query that cannot be read ends the command before Spark starts.
+    """
     settings = dict(_setting(each) for each in conf or [])
     try:
         with _failures(), _termination_interrupts():
             from headrace.spark.pipelines.session import open_session, store_settings
 
-            spark = open_session(master, "headrace", {**store_settings(urls), **settings})
+            spark = open_session(master, "headrace", {**store_settings(urls), **settings}, queries)
             try:
                 yield spark
             finally:

@@ -109,13 +109,15 @@ def test_what_is_held_again_ahead_of_the_line_is_not_given_to_others(house: Hous
     assert finish(house, (5, 8)) == 3
 
 
-def test_what_came_back_is_finished_too_unless_another_has_it_now(house: House) -> None:
+def test_what_came_back_is_finished_once_it_is_held_again_and_not_before(house: House) -> None:
     open_queue(house, 4)
     take(house)
     house.advance(LEASE_MS / 1000 + 1)
     inbox = house.consume("q", "other", credit=1)
     (delivery,) = inbox.take()
 
+    assert finish(house, (0, 4)) == 0
+    assert hold(house, (0, 4)) == [(1, 4)]
     assert finish(house, (0, 4)) == 3
     house.settle(ACK, delivery)
 

@@ -484,16 +484,6 @@ class WorkGroup(Group):
             self.give(batch, consumer, found, now_us)
         return [offset for offset, _ in found]
 
-    def finish_waiting(self, batch: Batch, offset: int, now_us: int) -> bool:
-        """Acknowledge a message that waits, for a consumer whose lease ran out; returns whether it waited."""
-        queue = self.queue
-        if offset >= queue.log.next_offset or not self.is_waiting(offset):
-            return False
-        entry = self.state.pending.get(offset)
-        self.waiting.forget(offset)
-        self._finish(batch, offset, queue.message(offset), entry.attempts if entry is not None else 0, now_us)
-        return True
-
     def pass_on(self, holder: Consumer, offset: int, to: Consumer, due_us: int) -> Delivery:
         """Pass a claim on to another consumer until `due_us`. Raises Refused when `holder` does not hold it."""
         held = self.held_by(holder, offset)

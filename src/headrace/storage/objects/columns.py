@@ -171,6 +171,7 @@ def _take_apart(metadata: bytes, where: str) -> tuple[tuple[int, ...], bytes]:
 
 _ROWS: Final = 8192
 _BYTES: Final = 8 << 20
+_EXTENT_BYTES: Final = 1 << 20
 _ENTRIES: Final = 16
 _COUNT: Final = struct.Struct("<H")
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -210,6 +211,18 @@ class ColumnReader:
             at = first + len(found.ids)
         if at < stop:
             raise Corrupt(self._where, 0, f"no entry of the metadata log has offset {at}")
+
+    def extents(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Neighbouring messages of a range, in order: the first offset, the one behind the last, and their bytes.
+
+        Only metadata is read. Raises as `batches` does.
+        """
+        for base, facts in self._facts(start, stop) if start < stop else ():
+            found = facts.cut(max(0, start - base), stop - base)
+            first = max(base, start)
+            sizes = found.sizes + np.array([len(kind) for kind in found.kinds], np.int64)[found.which]
+            for low, high in _parts(sizes, len(sizes), _EXTENT_BYTES):
+                yield first + low, first + high, int(sizes[low:high].sum())
 
     def _facts(self, start: int, stop: int) -> Iterator[tuple[int, Facts]]:
         """The metadata from the entry with `start` on, in runs of contiguous entries, each with its first offset."""
@@ -364,7 +377,7 @@ def _runs(ids: Array) -> Iterator[tuple[int, int]]:
     yield from itertools.pairwise(bounds)
 
 
-def _parts(sizes: Array | None, count: int) -> Iterator[tuple[int, int]]:
+def _parts(sizes: Array | None, count: int, most_bytes: int = _BYTES) -> Iterator[tuple[int, int]]:
     """The bounds of rows to read together."""
     if sizes is None:
         yield 0, count
@@ -373,7 +386,7 @@ def _parts(sizes: Array | None, count: int) -> Iterator[tuple[int, int]]:
     low = 0
     while low < count:
         before = int(sums[low - 1]) if low else 0
-        high = min(low + _ROWS, max(low + 1, int(np.searchsorted(sums, before + _BYTES, "right"))))
+        high = min(low + _ROWS, max(low + 1, int(np.searchsorted(sums, before + most_bytes, "right"))))
         yield low, min(high, count)
         low = high
 

@@ -436,7 +436,6 @@ class ObjectLog(Log):
         "_context",
         "collected",
         "groups_by_name",
-        "id",
         "is_lent",
         "is_stored",
         "prefix",

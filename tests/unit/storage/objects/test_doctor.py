@@ -87,7 +87,7 @@ def test_an_entry_that_is_missing_is_found(ward: Ward) -> None:
 
 def test_a_group_without_its_log_is_a_problem_of_the_store(ward: Ward) -> None:
     log = ward.engine.log("orders")
-    ward.remove(keys.LOG + keys.u64(log.id))  # type: ignore[attr-defined]
+    ward.remove(keys.LOG + keys.u64(log.id))
 
     report = examine_store(ward.url)
 
