@@ -13,6 +13,8 @@ import json
 from datetime import UTC, datetime
 from typing import Final, final
 
+from mypy_extensions import i64
+
 from headrace.errors import ProtocolError
 from headrace.wire.properties import Properties
 from headrace.wire.reader import ByteReader
@@ -315,8 +317,8 @@ def scan_message(raw: bytes, allowed: frozenset[int], what: str) -> MessagePrope
         start = part.at
         identifier = part.octet()
         if identifier == USER_PROPERTY:
-            part.text()
-            part.text()
+            _check_text(raw, part)
+            _check_text(raw, part)
             continue
         if identifier not in allowed:
             raise _not_allowed(identifier, what)
@@ -338,7 +340,7 @@ def scan_message(raw: bytes, allowed: frozenset[int], what: str) -> MessagePrope
         elif identifier == RESPONSE_TOPIC:
             found.response_topic = part.text()
         elif identifier == CONTENT_TYPE:
-            part.text()
+            _check_text(raw, part)
         elif identifier == CORRELATION_DATA:
             part.step(part.short())
         else:
@@ -347,6 +349,22 @@ def scan_message(raw: bytes, allowed: frozenset[int], what: str) -> MessagePrope
         passed.append(raw[passed_to:] if passed_to < len(raw) else b"")
         found.raw = b"".join(passed)
     return found
+
+
+def _check_text(raw: bytes, part: Reader) -> None:
+    """Step over a text; only one that is not printable ASCII is decoded to check it. Raises ProtocolError."""
+    at: i64 = part.at
+    size: i64 = len(raw)
+    if at + 2 <= size:
+        end = at + 2 + (i64(raw[at]) << 8 | i64(raw[at + 1]))
+        at += 2
+        if end <= size:
+            while at < end and 0x20 <= raw[at] < 0x7F:
+                at += 1
+            if at == end:
+                part.at = int(end)
+                return
+    part.text()
 
 
 def user_properties(raw: bytes) -> UserProperties:
