@@ -106,6 +106,8 @@ def remarks(results: Sequence[Result]) -> list[Text]:
             notes.append(Text(words, style="yellow"))
         for verdict in dict.fromkeys(result.verdict for result in entry.bad()):
             bad = [result for result in entry.bad() if result.verdict == verdict]
+            if entry.is_silent:
+                continue
             if verdict == "failed":
                 words = f"{entry.broker} failed {len(bad)} of {len(entry.results)} times at {entry.row}: {bad[0].why}"
                 notes.append(Text(words, style="red"))
