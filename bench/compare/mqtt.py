@@ -110,8 +110,10 @@ def connect(endpoint: Endpoint, client: str, family: Family = "mqtt") -> Wire:
     try:
         answer = _read_packet(wire)
     except ConnectionError:
+        wire.close()
         raise Unsupported(f"the broker closes the connection at MQTT level {level}") from None
     if answer[0] != _CONNACK or answer[2]:
+        wire.close()
         raise Unsupported(f"the broker refuses the connection at MQTT level {level}: CONNACK {answer[2]}")
     return wire
 
