@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -45,17 +46,62 @@ COMPILED = (
     "headrace/protocols/mqtt/*.py",
 )
 INTERPRETED = {
+    # no message passes these, and nothing that a compiled class inherits from is in them
+    "headrace/core/access/access.py",
+    "headrace/core/hosts.py",
+    "headrace/core/queue/configured.py",
+    "headrace/selector/parser.py",
+    "headrace/selector/spark_sql.py",
+    "headrace/selector/tree.py",
+    "headrace/storage/local/backup.py",
     "headrace/storage/local/disk.py",  # tests put failing disks in its place, and its classes inherit from builtins
     "headrace/wire/types.py",  # numbers and strings with a wire type inherit from builtins
     # pamqp's classes say str where our reader leaves bytes, which compiled code does not let pass
     "headrace/protocols/amqp091/handshake.py",
     "headrace/protocols/amqp091/methods.py",
 }
+MOST = {
+    f"headrace/{name}.py"
+    for name in (
+        "model",
+        "core/batch core/broker core/publishing core/pubsub/pubsub core/queue/stream core/queue/work",
+        "core/routing/exchanges core/routing/topics",
+        "storage/memory storage/local/catalog storage/local/encoding",
+        "protocols/amqp091/codec protocols/amqp091/publishing protocols/amqp091/subscriptions",
+        "wire/amqp091_scan wire/amqp10 wire/amqp10_values wire/mqtt5",
+        "protocols/mqtt/codec protocols/mqtt/outbox protocols/mqtt/packets",
+        "protocols/mqtt/publishing",
+    )
+    for name in name.split()
+}
+"""Modules in which a message spends its time: compiled at -O2. The others are at -O1; the table is in compiled.md."""
+LEAST = {
+    f"headrace/{name}.py"
+    for name in (
+        "core/access/logins core/access/permissions core/access/users core/pubsub/retained",
+        "core/queue/queues core/transaction selector/selector",
+        "storage/arrow storage/frame storage/group_row storage/local/checkpoint storage/local/files",
+        "storage/local/follower storage/local/group_files storage/local/recovery storage/local/stored",
+        "storage/local/tables storage/local/upkeep",
+        "protocols/amqp091/handover protocols/amqp091/server",
+        "protocols/amqp10/addresses protocols/amqp10/coordinator protocols/amqp10/handover",
+        "protocols/amqp10/management protocols/amqp10/performatives protocols/amqp10/server",
+        "protocols/mqtt/handover protocols/mqtt/reasons protocols/mqtt/server protocols/mqtt/subscriptions",
+    )
+    for name in name.split()
+}
+"""Modules that connections, queues and directories pass once: -O0, a quarter of the time, still faster than Python."""
 _OPTIONS = ("--strict", "--ignore-missing-imports", "--no-warn-unused-ignores")
 _SETTING = "HEADRACE_COMPILE"
 _GROUP = "headrace"
 _FLAGS = ["-fvisibility=hidden", "-fno-plt"] if sys.platform == "linux" else []
 """Compiled modules call each other directly and Python by one jump less: 3 to 6 % less time a message."""
+
+
+_NATIVE = "__native_"
+_READING = threading.Lock()
+_read_headers: dict[str, list[str]] = {}
+"""The arguments with which a file uses headers that were compiled before, by what they were compiled with."""
 
 
 def modules() -> list[str]:
@@ -155,35 +201,58 @@ def _compile_at_once(
         output_dir, macros, include_dirs, sources, depends, extra_postargs
     )
     arguments = compiler._get_cc_args(options, debug, extra_preargs)
-    ours = [source for source, _ in build.values() if Path(source).name.startswith("__native")]
-    read = _headers_read_once(compiler, [*arguments, *extra_postargs], Path(ours[0]).parent) if ours else []
     newest_header = max([Path(header).stat().st_mtime for header in depends or []], default=0.0)
+    stale = {target: source for target, (source, _) in build.items() if _is_stale(Path(target), source, newest_header)}
+    given = {target: [*extra_postargs, *_level_of(Path(source))] for target, source in stale.items()}
+    read = {target: _headers_read_once(compiler, [*arguments, *given[target]], Path(stale[target])) for target in stale}
 
     def compile_one(target: str) -> None:
         source, extension = build[target]
-        made = Path(target)
-        if not made.exists() or made.stat().st_mtime <= max(Path(source).stat().st_mtime, newest_header):
-            given = [*read, *arguments] if source in ours else arguments
-            compiler._compile(target, source, extension, given, extra_postargs, options)
+        compiler._compile(target, source, extension, [*read[target], *arguments], given[target], options)
 
     with ThreadPool() as pool:
-        for count, _ in enumerate(pool.imap_unordered(compile_one, build), start=1):
+        for count, _ in enumerate(pool.imap_unordered(compile_one, stale), start=1):
             if count % 20 == 0:
-                print(f"headrace: {count} of {len(build)} files compiled", flush=True)
+                print(f"headrace: {count} of {len(stale)} files compiled", flush=True)
     return list(objects)
 
 
-def _headers_read_once(compiler: Any, arguments: list[str], folder: Path) -> list[str]:
-    """Have the megabyte of headers that all files begin with compiled for all of them, where that is known to work."""
-    names = [f"__native{kind}_{_GROUP}.h" for kind in ("", "_internal")]
-    command = compiler.compiler_so
-    said = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
-    if "Free Software Foundation" not in said:
+def _is_stale(target: Path, source: str, newest_header: float) -> bool:
+    return not target.exists() or target.stat().st_mtime <= max(Path(source).stat().st_mtime, newest_header)
+
+
+def _level_of(source: Path) -> list[str]:
+    """How much the compiler thinks about a file: the last level that it is given counts."""
+    if not source.name.startswith(_NATIVE):
         return []
-    together = folder / "together.h"
-    together.write_text("".join(f'#include "{name}"\n' for name in names))
-    compiler.spawn([*command, *arguments, "-x", "c-header", str(together), "-o", f"{together}.gch"])
-    return ["-include", str(together)]
+    module = source.name.removeprefix(_NATIVE).removesuffix(".c").replace("___", "/") + ".py"
+    return ["-O2"] if module in MOST else ["-O0"] if module in LEAST else ["-O1"]
+
+
+def _headers_read_once(compiler: Any, arguments: list[str], source: Path) -> list[str]:
+    """Have the headers that many files begin with compiled for all of them, where that is known to work.
+
+    The group's own files begin with a megabyte of them, the small files that make each module importable with
+    Python's. Files of the C library that mypyc brings are few.
+    """
+    if source.name.startswith(_NATIVE):
+        folder, headers = source.parent, [f'"__native{kind}_{_GROUP}.h"' for kind in ("", "_internal")]
+    elif _GROUP in source.parts:
+        folder, headers = Path(*source.parts[: source.parts.index(_GROUP)]), ["<Python.h>"]
+    else:
+        return []
+    key = " ".join([*arguments, *headers])
+    with _READING:  # extensions are built beside each other
+        if key not in _read_headers:
+            together = folder / f"together{len(_read_headers)}.h"
+            command = compiler.compiler_so
+            said = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
+            if "Free Software Foundation" not in said:
+                return []
+            together.write_text("".join(f"#include {header}\n" for header in headers))
+            compiler.spawn([*command, *arguments, "-x", "c-header", str(together), "-o", f"{together}.gch"])
+            _read_headers[key] = ["-include", str(together)]
+        return _read_headers[key]
 
 
 # -- for the Makefile --------------------------------------------------------------------------------------------------

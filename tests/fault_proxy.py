@@ -14,10 +14,13 @@ _BODY_BYTES = 100
 
 
 class FaultProxy:
-    """Listens on a free port. Bodies are those of 100 bytes of the load generator; `head` is what stands before one."""
+    """Listens on a free port. Bodies are those of 100 bytes of the load generator; `head` is what stands before one.
 
-    def __init__(self, port: int, change: Change, head: bytes = b"") -> None:
-        self._marker = head + MAGIC
+    With another `marker`, it changes the 100 bytes that begin with that instead.
+    """
+
+    def __init__(self, port: int, change: Change, head: bytes = b"", marker: bytes = MAGIC) -> None:
+        self._marker = head + marker
         self._size = len(head) + _BODY_BYTES
         self._broker = port
         self._change = change

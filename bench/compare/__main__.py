@@ -1,6 +1,7 @@
 """`python -m bench.compare`: this broker beside its peers. What is measured and how is in bench/."""
 
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ from bench.compare.brokers import Broker, Contestant, Given
 from bench.compare.catalog import choose, scenarios
 from bench.compare.course import Pace
 from bench.compare.load import Endpoint, Family, Scenario
-from bench.compare.peers import PEERS, found_peers
+from bench.compare.markdown import page, write_page
+from bench.compare.peers import FLUXMQ, PEERS, found_peers
 from bench.compare.processes import allow_many_files
 from bench.compare.record import make_record, write_record
 from bench.compare.result import Result
@@ -31,7 +33,7 @@ app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 _SCHEMES: Final[dict[str, tuple[tuple[Family, ...], int]]] = {
     "amqp": (("amqp", "amqp10"), 5672),
-    "mqtt": (("mqtt",), 1883),
+    "mqtt": (("mqtt", "mqtt5"), 1883),
     "nats": (("nats",), 4222),
 }
 _FILE_COLUMNS: Final = 110
@@ -40,9 +42,10 @@ _NONE: Final = "none"
 
 @app.command(
     epilog=examples(
-        "python -m bench.compare                            the main scenarios, every broker that is installed",
+        "python -m bench.compare                            the first table, every broker that is installed",
         "python -m bench.compare --list                     what there is to measure, and on which brokers",
         "python -m bench.compare --scenario 'amqp-*' --peer rabbitmq --rounds 5 --seconds 4",
+        "python -m bench.compare --rounds 2 --seconds 5 --markdown first-table.md",
         "python -m bench.compare --all --out results        everything; takes an hour or so",
         "python -m bench.compare --scale                    what a message costs as queues and backlogs grow",
         "python -m bench.compare --scale --scenario 'scale-queues-*' --peer rabbitmq",
@@ -55,11 +58,15 @@ def bench(
     ] = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(help="Measure this broker beside ours: rabbitmq, mosquitto or nats; none for none of them."),
+        typer.Option(
+            help="Measure this broker beside ours: rabbitmq, mosquitto, nats or fluxmq; none for none of them."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often; brokers alternate within each round.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long each load lasts.")] = 1.5,
     out: Annotated[Path, typer.Option(help="The directory for results.json and the plots.")] = Path("headrace-bench"),
+    markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown to this file too.")] = None,
+    fluxmq: Annotated[Path | None, typer.Option(envvar=FLUXMQ, help="FluxMQ's binary, which makes it a peer.")] = None,
     are_all: Annotated[bool, typer.Option("--all", help="Measure every scenario.")] = False,
     scale: Annotated[bool, typer.Option("--scale", help="Measure what a message costs as things grow.")] = False,
     url: Annotated[
@@ -76,6 +83,8 @@ def bench(
     Every broker is started in a temporary directory on free ports and ended afterwards. What comes back is checked:
     count, order and content; a wrong result is a failed row. Exit code 0: all rows are right. 1: some failed.
     """
+    if fluxmq is not None:
+        os.environ[FLUXMQ] = str(fluxmq.resolve())
     if as_list:
         _print_list()
         return
@@ -94,7 +103,10 @@ def bench(
     console.print(scale_table(results) if scale else comparison_table(results))
     for note in remarks(results):
         console.print(note, soft_wrap=True)
-    _write(console, out, make_record(results, runner.versions, settings), results, scale)
+    record = make_record(results, runner.versions, settings)
+    _write(console, out, record, results, scale)
+    if markdown is not None:
+        write_page(page(results, record, f"python -m bench.compare {shlex.join(sys.argv[1:])}"), markdown)
     raise typer.Exit(EXIT_PROBLEMS if any(result.verdict == "failed" for result in results) else 0)
 
 

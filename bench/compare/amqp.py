@@ -2,6 +2,7 @@
 
 import struct
 from array import array
+from datetime import UTC, datetime
 from typing import Final, final
 
 from pamqp import body as content
@@ -9,21 +10,25 @@ from pamqp import commands, common, frame, header
 
 from bench.compare import amqp_session
 from bench.compare.amqp_session import AmqpSession, exchange_name
-from bench.compare.consumer import ColumnConsumer, Consumer, Layout
+from bench.compare.consumer import ColumnConsumer, Consumer, Found, Layout
 from bench.compare.counters import Counters
 from bench.compare.family import FamilyDriver
 from bench.compare.load import Endpoint, Job, Load, Unsupported, Wrong
 from bench.compare.payload import Piece
 from bench.compare.publisher import Publisher
+from bench.compare.shape import APPLICATION, CONTENT_TYPE, Sample
 from bench.compare.wire import Wire
 
 _ENVELOPE: Final = struct.Struct(">BHI")
+_METHOD_HEAD: Final = struct.Struct(">BHII")
+_HEADER_HEAD: Final = struct.Struct(">BHIHHQ")
 _ENVELOPE_BYTES: Final = 8  # with the byte that ends a frame
 _FRAME_END: Final = 0xCE
 _METHOD: Final = 1
 _HEADER: Final = 2
 _BODY: Final = 3
 _DELIVER: Final = (60, 60)
+_DELIVER_METHOD: Final = 60 << 16 | 60
 _ACK: Final = (60, 80)
 _NACK: Final = (60, 120)
 _CLOSES: Final = frozenset({(10, 50), (20, 40), (60, 30)})
@@ -48,11 +53,25 @@ class AmqpPublisher(Publisher):
         self._above: set[int] = set()
         super().__init__(session.wire, job, number, counters)
 
-    def encode(self, body: bytes, route: int) -> bytes:
+    def encode(self, body: bytes, route: int, sample: Sample | None = None) -> bytes:
         publish = commands.Basic.Publish(exchange=self._exchange, routing_key=self._routes[route])
-        properties = commands.Basic.Properties(delivery_mode=2)
+        properties = self._properties(sample) if sample else commands.Basic.Properties(delivery_mode=2)
         parts = (publish, header.ContentHeader(0, len(body), properties), content.ContentBody(body))
         return b"".join([frame.marshal(part, 1) for part in parts])
+
+    def _properties(self, sample: Sample) -> commands.Basic.Properties:
+        at = datetime.fromtimestamp(sample.timestamp, UTC)
+        if self.job.load.shape == "ids":
+            return commands.Basic.Properties(delivery_mode=2, message_id=sample.message_id, timestamp=at)
+        return commands.Basic.Properties(
+            content_type=CONTENT_TYPE,
+            headers={"traceparent": sample.trace, "tenant": sample.tenant, "attempt": sample.attempt},
+            delivery_mode=2,
+            correlation_id=sample.correlation_id,
+            message_id=sample.message_id,
+            timestamp=at,
+            app_id=APPLICATION,
+        )
 
     def filled(self, piece: Piece) -> None:
         """Publishes carry no numbers: both sides count."""
@@ -110,7 +129,7 @@ class AmqpConsumer(ColumnConsumer):
         self._every = min(load.ack_every, max(1, load.prefetch // 2))
         self._tag = 0
         self._next_ack = self._every
-        self._tag_at = 0
+        self._tag_at = self._last_at = 0
         self._tags = [f"c{place:05}" for place in range(len(load.queues_of(number)))]
 
     def subscribe(self) -> None:
@@ -154,8 +173,34 @@ class AmqpConsumer(ColumnConsumer):
         stride = self.layout.stride
         end = at + count * stride
         self.ledger.redelivered += self.buffer[at + self._tag_at + 8 : end : stride].count(1)
+        self._last_at = end - stride + self._tag_at
+        self.answer(count)
+
+    def single(self, at: int) -> Found | None:
+        """A method, a header and one body frame; any other frame is skipped."""
+        buffer, end = self.buffer, self.end
+        if end - at < _METHOD_HEAD.size:
+            return None
+        kind, _, size, method = _METHOD_HEAD.unpack_from(buffer, at)
+        header_at = at + size + _ENVELOPE_BYTES
+        if kind != _METHOD or method != _DELIVER_METHOD:
+            skipped = self.skip(at)
+            return Found(at + skipped) if skipped else None
+        if end - header_at < _HEADER_HEAD.size:
+            return None
+        _, _, size, _, _, body_size = _HEADER_HEAD.unpack_from(buffer, header_at)
+        body = header_at + size + _ENVELOPE_BYTES + _ENVELOPE.size
+        if end <= body + body_size:
+            return None
+        if buffer[body + body_size] != _FRAME_END:
+            raise Wrong(f"message {self.ledger.count + 1} of a consumer has a body in several frames")
+        self._last_at = at + _TAG_AT + 1 + buffer[at + _TAG_AT]
+        self.ledger.redelivered += buffer[self._last_at + 8]
+        return Found(body + body_size + 1, body, body + body_size)
+
+    def answer(self, count: int) -> None:
         self._tag += count
-        last = int.from_bytes(self.buffer[end - stride + self._tag_at : end - stride + self._tag_at + 8], "big")
+        last = int.from_bytes(self.buffer[self._last_at : self._last_at + 8], "big")
         if last != self._tag:
             raise Wrong(f"delivery tag {last} where {self._tag} was due")
         if self._next_ack <= last:

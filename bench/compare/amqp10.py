@@ -4,12 +4,13 @@ import struct
 from typing import Final, TypeVar, final
 
 from bench.compare import amqp_session
-from bench.compare.consumer import ColumnConsumer, Consumer, Layout
+from bench.compare.consumer import ColumnConsumer, Consumer, Found, Layout
 from bench.compare.counters import Counters
 from bench.compare.family import FamilyDriver
 from bench.compare.load import PREFIX, Endpoint, Job, Load, Unsupported, Wrong
 from bench.compare.payload import MAGIC, Piece
 from bench.compare.publisher import Publisher
+from bench.compare.shape import APPLICATION, CONTENT_TYPE, Sample
 from bench.compare.wire import Wire
 from headrace.protocols.amqp10.codec import Decoder, Event, encode_accepted, encode_frame, encode_sasl
 from headrace.protocols.amqp10.frames import AMQP_HEADER, SASL_HEADER, TRANSFER
@@ -101,6 +102,28 @@ def check(event: Event) -> None:
         raise Unsupported(f"the broker ends it: {getattr(event.error, 'description', None) or event.error}")
 
 
+def _string(text: str, code: int = 0xA1) -> bytes:
+    return bytes((code, len(text))) + text.encode()
+
+
+def _sections(sample: Sample) -> bytes:
+    """Properties and application properties, all of the message's own."""
+    fields = (
+        _string(sample.message_id)
+        + b"\x40" * 4  # user-id, to, subject, reply-to
+        + _string(sample.correlation_id)
+        + _string(CONTENT_TYPE, 0xA3)
+        + b"\x40" * 2  # content-encoding, absolute-expiry-time
+        + b"\x83"
+        + (sample.timestamp * 1000).to_bytes(8, "big")
+    )
+    pairs = (("traceparent", sample.trace), ("tenant", sample.tenant), ("app", APPLICATION))
+    entries = b"".join([_string(name) + _string(value) for name, value in pairs])
+    entries += _string("attempt") + b"\x54" + bytes((sample.attempt,))
+    properties = b"\x00\x53\x73\xc0" + bytes((len(fields) + 1, 10)) + fields
+    return properties + b"\x00\x53\x74\xc1" + bytes((len(entries) + 1, 8)) + entries
+
+
 @final
 class Amqp10Publisher(Publisher):
     """A message is confirmed when its disposition says accepted."""
@@ -113,13 +136,15 @@ class Amqp10Publisher(Publisher):
         self._session.say(attach.encode())
         if self._session.expect(Attach).target is None:
             raise Unsupported("the broker takes no messages for the queue over AMQP 1.0")
+        self._low = 0
+        self._above: set[int] = set()
         self._credit_to = 0
         self._window_to = self._session.window
         super().__init__(self._session.wire, job, number, counters)
         self._flow(self._session.expect(Flow))
 
-    def encode(self, body: bytes, route: int) -> bytes:
-        message = _DURABLE + _DATA + len(body).to_bytes(4, "big") + body
+    def encode(self, body: bytes, route: int, sample: Sample | None = None) -> bytes:
+        message = _DURABLE + (_sections(sample) if sample else b"") + _DATA + len(body).to_bytes(4, "big") + body
         size = _HEAD.size + len(message)
         head = _HEAD.pack(size, 2, 0, 0, _TRANSFER_START + b"\xc0", 15, 5, 0x43, 0x70, 0, 0xA0, 4, 0, 0x43, 0x42)
         return head + message
@@ -135,15 +160,26 @@ class Amqp10Publisher(Publisher):
         data = self.wire.take()
         for event in self._session.decoder.feed(data) if data else ():
             if isinstance(event, Disposition):
-                count = event.last - event.first + 1
-                self.confirmed += count
+                self._settle(event.first, event.last)
                 if not isinstance(event.state, Accepted):
-                    self.refused += count
+                    self.refused += event.last - event.first + 1
             elif isinstance(event, Flow):
                 self._flow(event)
             else:
                 check(event)
         self.note_confirmed()
+
+    def _settle(self, first: int, last: int) -> None:
+        """Ranges may come in any order, and name again what was settled before: RabbitMQ's do."""
+        if first > self._low:
+            self._above.update(range(first, last + 1))
+        else:
+            self._low = max(self._low, last + 1)
+            self._above = {other for other in self._above if other >= self._low} if self._above else self._above
+            while self._low in self._above:
+                self._above.remove(self._low)
+                self._low += 1
+        self.confirmed = self._low + len(self._above)
 
     def _flow(self, flow: Flow) -> None:
         self._window_to = (flow.next_incoming_id or 0) + flow.incoming_window
@@ -216,7 +252,24 @@ class Amqp10Consumer(ColumnConsumer):
         fixed = [(byte, self.buffer[at + byte]) for byte in (0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12)]
         return Layout(size, body, tuple(fixed))
 
+    def single(self, at: int) -> Found | None:
+        size = self._size(at)
+        if not size:
+            return None
+        if not self._is_transfer(at):
+            check(self._decoded(at, size))
+            return Found(at + size)
+        if self._first_id < 0:
+            self.learn(at)
+        body = self.buffer.find(MAGIC, at, at + size)
+        if body < 0:
+            raise Wrong(f"message {self.ledger.count + 1} of a consumer has a body that was never sent")
+        return Found(at + size, body, at + size)
+
     def acknowledge(self, at: int, count: int) -> None:
+        self.answer(count)
+
+    def answer(self, count: int) -> None:
         received, every = self.ledger.count, self.job.load.ack_every
         while received - self._accepted >= every:
             self._accept(self._accepted + every)

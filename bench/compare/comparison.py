@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.compare.result import Result
+from bench.compare.result import NOT_SPOKEN, Result
 
 FIGURES: Final = {"rate": "rate", "cpu": "server CPU per message", "p50": "p50", "p99": "p99", "memory": "memory"}
 """What is compared; of the first more is better, of all others less."""
@@ -25,6 +25,11 @@ class Entry:
 
     def bad(self) -> list[Result]:
         return [result for result in self.results if result.verdict != "ok"]
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it speaks none of the protocols in which the question is put."""
+        return all(result.why == NOT_SPOKEN for result in self.results)
 
     def median(self, figure: str) -> float | None:
         found = [value for result in self.good() if (value := result.figure(figure)) is not None]

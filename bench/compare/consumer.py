@@ -1,19 +1,29 @@
-"""The receiving side of a connection: takes deliveries column by column and checks them. Their shape: subclasses."""
+"""The receiving side of a connection: takes deliveries and checks them. Their bytes: subclasses."""
 
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from bench.compare.histogram import Histogram
 from bench.compare.ledger import Ledger
 from bench.compare.load import Job, Wrong
-from bench.compare.payload import FILLER, HEAD_BYTES, MAGIC, SEQUENCE_AT, TIME_AT
+from bench.compare.payload import FILLER, HEAD_BYTES, LANE_SHIFT, MAGIC, SEQUENCE_AT, TIME_AT
 from bench.compare.publisher import now_us
+from bench.compare.shape import Sample, digits, samples
 from bench.compare.wire import Wire
 
 _BUFFER_BYTES: Final = 1 << 20
+
+
+class Found(NamedTuple):
+    """Where a delivery ends, and where its body begins and ends; no body for what is no delivery."""
+
+    end: int
+    body: int = 0
+    body_end: int = 0
 
 
 class Consumer(ABC):
@@ -30,14 +40,23 @@ class Consumer(ABC):
         self.buffer = bytearray(max(_BUFFER_BYTES, 4 * job.load.size))
         self.end = 0
         self._view = memoryview(self.buffer)
+        self._rings: dict[int, Sequence[Sample]] = {}
 
     @abstractmethod
     def subscribe(self) -> None:
         """Ask for messages."""
 
     @abstractmethod
-    def digest(self) -> int:
-        """Take all whole deliveries of the buffer; returns how many of its bytes are done with."""
+    def digest_alike(self) -> int:
+        """Take all whole deliveries of the buffer, which are identical; returns how many of its bytes are done with."""
+
+    @abstractmethod
+    def single(self, at: int) -> "Found | None":
+        """What begins here; None when it is not all there yet. Notes what `answer` needs. Raises Wrong."""
+
+    @abstractmethod
+    def answer(self, count: int) -> None:
+        """Acknowledge so many deliveries, the last that `single` found."""
 
     def begin(self) -> None:
         """Subscribe; what came already is taken too."""
@@ -55,11 +74,59 @@ class Consumer(ABC):
             self._digest()
 
     def _digest(self) -> None:
-        done = self.digest()
+        done = self._one_by_one() if self.job.load.shape else self.digest_alike()
         rest = self.end - done
         if done and rest:
             self.buffer[:rest] = self.buffer[done : self.end]
         self.end = rest
+
+    def _one_by_one(self) -> int:
+        """Take deliveries that differ, each by itself; returns how many bytes are done with."""
+        at, now, buffer = 0, now_us(), self.buffer
+        keys, times = bytearray(), Counter[bytes]()
+        while (found := self.single(at)) is not None:
+            if found.body:
+                self._check(at, found.body, found.body_end)
+                keys += buffer[found.body + SEQUENCE_AT : found.body + TIME_AT]
+                times[bytes(buffer[found.body + TIME_AT : found.body + HEAD_BYTES])] += 1
+            at = found.end
+        if keys:
+            self.ledger.add(keys)
+            self.enter_times(times, now)
+            self.answer(len(keys) // 8)
+            self.last_us = now
+        return at
+
+    def _check(self, at: int, body: int, end: int) -> None:
+        """A body must be the one that was sent with its number; ids and trace must be in front of it."""
+        buffer = self.buffer
+        key = int.from_bytes(buffer[body + SEQUENCE_AT : body + TIME_AT], "little")
+        lane = key >> LANE_SHIFT
+        number = key - (lane << LANE_SHIFT)
+        ring = self._rings.get(lane) or self._ring(lane)
+        first = self.job.taken[lane] if self.job.taken else 0
+        sample = ring[(number - first) % len(ring)]
+        if (
+            not buffer.startswith(MAGIC, body, end)
+            or end - body != sample.size
+            or not buffer.startswith(sample.tail, body + HEAD_BYTES)
+        ):
+            raise Wrong(f"message {self.ledger.count + 1} of a consumer has a body that was never sent")
+        is_mixed = self.job.load.shape == "mixed"
+        if buffer.find(digits(number), at, body) < 0 or (is_mixed and buffer.find(sample.trace.encode(), at, body) < 0):
+            self.ledger.stripped += 1
+
+    def _ring(self, lane: int) -> Sequence[Sample]:
+        load = self.job.load
+        if lane >= load.publishers:
+            raise Wrong(f"message {self.ledger.count + 1} of a consumer has a body that was never sent")
+        self._rings[lane] = samples(load.shape, load.size, lane, load.publishers)
+        return self._rings[lane]
+
+    def enter_times(self, times: "Counter[bytes]", now: int) -> None:
+        if self.job.is_timed:
+            for sent, number in times.items():
+                self.latency.add(now - int.from_bytes(sent, "little"), number)
 
     def flush(self) -> None:
         with memoryview(self.output) as view:
@@ -102,7 +169,7 @@ class ColumnConsumer(Consumer):
     def acknowledge(self, at: int, count: int) -> None:
         """Answer so many deliveries of the layout, from here."""
 
-    def digest(self) -> int:
+    def digest_alike(self) -> int:
         at, now = 0, now_us()
         while at < self.end:
             count = self._fitting(at)

@@ -198,6 +198,7 @@ class Course:
         result.generator_us = round(cpu / messages * 1e6, 3)
         result.publisher_cores, result.consumer_cores = (_rounded(found.cores(role)) for role in roles)
         result.is_generator_bound = max(result.publisher_cores or 0, result.consumer_cores or 0) >= BUSY_CORES
+        result.stripped = found.words.get("consume", {}).get("stripped", 0)
         result.confirm_us = found.latency("publish")
         result.latency_us = found.latency("consume")
         if found.server_cpu_seconds is not None and self._target.pid is not None:

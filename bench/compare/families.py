@@ -14,6 +14,7 @@ def driver_of(family: Family) -> FamilyDriver:
         "amqp": AmqpDriver,
         "amqp10": Amqp10Driver,
         "mqtt": MqttDriver,
+        "mqtt5": MqttDriver,
         "nats": NatsDriver,
     }
     return drivers[family]()

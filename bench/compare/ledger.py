@@ -11,7 +11,18 @@ from bench.compare.payload import LANE_SHIFT
 class Ledger:
     """Notices gaps, repetitions and disorder in each lane; keys are lane and sequence number as one number."""
 
-    __slots__ = ("_expected", "_is_exclusive", "_lanes", "_taken", "count", "disorder", "gaps", "redelivered", "total")
+    __slots__ = (
+        "_expected",
+        "_is_exclusive",
+        "_lanes",
+        "_taken",
+        "count",
+        "disorder",
+        "gaps",
+        "redelivered",
+        "stripped",
+        "total",
+    )
 
     def __init__(self, is_exclusive: bool, taken: Sequence[int] = (), lanes: int = 1) -> None:
         self._taken = taken
@@ -23,6 +34,8 @@ class Ledger:
         self.gaps = 0
         self.disorder = 0
         self.redelivered = 0
+        self.stripped = 0
+        """How many messages came without the ids or headers they were sent with."""
 
     def add(self, raw: bytes | bytearray) -> None:
         """Enter messages in the order in which they came: eight bytes each, little endian."""

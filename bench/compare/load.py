@@ -3,16 +3,19 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from bench.compare.shape import Shape
 from headrace.errors import HeadraceError
 
 Mode = Literal["publish", "drain", "flow"]
-Family = Literal["amqp", "amqp10", "mqtt", "nats", "spark"]
+Family = Literal["amqp", "amqp10", "mqtt", "mqtt5", "nats", "spark"]
+Client = Literal["", "pika", "aio-pika", "celery", "perftest"]
 
 PREFIX: Final = "bench"
 """What every queue, exchange, stream and topic of a measurement begins with."""
 FRAMES_AT_ONCE: Final = 64
 MAX_KEYS: Final = 4096
 _PATTERNS: Final = 10
+_TOPICS: Final = 8
 
 
 class Unsupported(HeadraceError):
@@ -42,12 +45,17 @@ class Load:
 
     family: Family
     size: int = 100
+    shape: Shape = ""
+    client: Client = ""
+    """A library that publishes and consumes; "" for the generator's own bytes."""
     publishers: int = 1
     consumers: int = 1
     queues: int = 1
     is_stream: bool = False
     exchange: Literal["", "fanout", "topic"] = ""
     bindings: int = 0
+    keys: int = MAX_KEYS
+    """How many routing keys are used in turn, where there are bindings."""
     qos: int = 1
     rate: int = 0
     """Messages a second of all publishers together; 0 for as fast as they go."""
@@ -61,6 +69,8 @@ class Load:
     ack_every: int = 100
     idle: int = 0
     """Connections that are open beside those that work."""
+    naps: bool = True
+    """Whether the generator sleeps a little after each turn, to deal with many messages at a time."""
 
     @property
     def fans_out(self) -> bool:
@@ -75,7 +85,7 @@ class Load:
     @property
     def is_exclusive(self) -> bool:
         """Whether a consumer gets all messages of the lanes that it gets any of."""
-        return self.fans_out or self.consumers <= self.queues
+        return self.fans_out or self.family == "mqtt5" or self.consumers <= self.queues
 
     def queue_names(self) -> list[str]:
         """Names of the same length, so that messages to different queues have the same size."""
@@ -83,7 +93,13 @@ class Load:
 
     def routing_keys(self) -> list[str]:
         """What is published with: the same keys however many bindings there are."""
-        return [_key(number) for number in range(MAX_KEYS)] if self.bindings else []
+        return [_key(number) for number in range(self.keys)] if self.bindings else []
+
+    def routes(self) -> int:
+        """How many queues, keys or topics the messages of one lane go to in turn."""
+        if self.family == "mqtt5":
+            return _TOPICS
+        return self.keys if self.bindings else 1
 
     def binding_keys(self) -> list[str]:
         """What queues are bound with: patterns that all of these keys fit, and then one key after the other."""
@@ -118,6 +134,7 @@ class Scenario:
     loads: tuple[Load, ...]
     steps: tuple[Step, ...]
     is_main: bool = False
+    """Whether it belongs to the first table, which is run by default."""
     is_fresh: bool = False
     """Whether the broker is started anew for it, because its memory is part of the answer."""
     axis: str = ""

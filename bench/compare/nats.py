@@ -6,16 +6,17 @@ import re
 from collections import Counter
 from typing import Any, Final, final
 
-from bench.compare.consumer import Consumer
+from bench.compare.consumer import Consumer, Found
 from bench.compare.counters import Counters
 from bench.compare.family import FamilyDriver
 from bench.compare.load import PREFIX, Endpoint, Job, Load, Unsupported, Wrong
 from bench.compare.payload import HEAD_BYTES, MAGIC, Piece
 from bench.compare.publisher import Publisher, now_us
+from bench.compare.shape import APPLICATION, CONTENT_TYPE, Sample
 from bench.compare.wire import Wire
 
 _SUBJECT: Final = f"{PREFIX}.t"
-_OPTIONS: Final = b'CONNECT {"verbose":false,"pedantic":false}\r\nPING\r\n'
+_OPTIONS: Final = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\nPING\r\n'
 _PING: Final = b"PING\r\n"
 _PONG: Final = b"PONG\r\n"
 _CONFIRM: Final = b'"seq":'
@@ -58,8 +59,22 @@ class NatsPublisher(Publisher):
         self._inbox = session.inbox
         super().__init__(session.wire, job, number, counters)
 
-    def encode(self, body: bytes, route: int) -> bytes:
-        return _published(_SUBJECT, self._inbox, body)
+    def encode(self, body: bytes, route: int, sample: Sample | None = None) -> bytes:
+        keys = self.job.load.routing_keys()
+        subject = f"{_SUBJECT}.{keys[route]}" if keys else _SUBJECT
+        if sample is None:
+            return _published(subject, self._inbox, body)
+        head = self._head(sample)
+        line = f"HPUB {subject} {self._inbox} {len(head)} {len(head) + len(body)}\r\n"
+        return line.encode() + head + body + b"\r\n"
+
+    def _head(self, sample: Sample) -> bytes:
+        lines = ["NATS/1.0", f"message-id: {sample.message_id}", f"timestamp: {sample.timestamp}"]
+        if self.job.load.shape == "mixed":
+            lines += [f"correlation-id: {sample.correlation_id}", f"traceparent: {sample.trace}"]
+            lines += [f"tenant: {sample.tenant}", f"attempt: {sample.attempt}", f"app-id: {APPLICATION}"]
+            lines += [f"content-type: {CONTENT_TYPE}"]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
     def filled(self, piece: Piece) -> None:
         """Publishes carry no numbers: acknowledgements are counted."""
@@ -90,6 +105,8 @@ class NatsConsumer(Consumer):
             rb"MSG \S+ 2 (\S+) %d\r\n%s(.{8})(.{6})%s\r\n" % (job.load.size, re.escape(MAGIC), filler), re.DOTALL
         )
         self._other = re.compile(rb"MSG \S+ 1 (\d+)\r\n")
+        self._headed = re.compile(rb"HMSG \S+ 2 (\S+) (\d+) (\d+)\r\n")
+        self._replies: list[bytes] = []
 
     def subscribe(self) -> None:
         inbox = self._session.inbox + ".d"
@@ -101,9 +118,30 @@ class NatsConsumer(Consumer):
         body = json.dumps({"stream_name": PREFIX, "config": consumer}).encode()
         self.wire.send(_published(f"$JS.API.CONSUMER.CREATE.{PREFIX}", self._session.inbox, body))
 
-    def digest(self) -> int:
-        now, done = now_us(), self._answered()
-        keys, times, replies = bytearray(), Counter[bytes](), list[bytes]()
+    def single(self, at: int) -> Found | None:
+        done = self._pinged(at)
+        if done == at:
+            done = self._answered(at)
+        if done != at:
+            return Found(done)
+        found = self._headed.match(self.buffer, at, self.end)
+        if found is None:
+            self._check_rest(at, 0)
+            return None
+        body, end = found.end() + int(found[2]), found.end() + int(found[3])
+        if self.end < end + 2:
+            return None
+        self._replies.append(found[1])
+        return Found(end + 2, body, end)
+
+    def answer(self, count: int) -> None:
+        if self.job.load.ack_every:
+            self.output += b"".join([b"PUB %s 4\r\n+ACK\r\n" % reply for reply in self._replies])
+        self._replies.clear()
+
+    def digest_alike(self) -> int:
+        now, done = now_us(), self._answered(0)
+        keys, times, replies = bytearray(), Counter[bytes](), self._replies
         done = self._pinged(done)
         while found := self._delivery.match(self.buffer, done, self.end):
             done = self._pinged(found.end())
@@ -111,11 +149,12 @@ class NatsConsumer(Consumer):
             keys += key
             times[sent] += 1
             replies.append(reply)
-        self._check_rest(done)
+        self._check_rest(done, self.job.load.size)
         if replies:
-            self._enter(keys, times, now)
-            if self.job.load.ack_every:
-                self.output += b"".join([b"PUB %s 4\r\n+ACK\r\n" % reply for reply in replies])
+            self.ledger.add(keys)
+            self.last_us = now
+            self.enter_times(times, now)
+            self.answer(len(replies))
         return done
 
     def _pinged(self, at: int) -> int:
@@ -125,28 +164,20 @@ class NatsConsumer(Consumer):
         self.output += _PONG
         return at + len(_PING)
 
-    def _answered(self) -> int:
+    def _answered(self, at: int) -> int:
         """The answer to the subscription comes first; returns where it ends. Raises Unsupported when it is an error."""
-        found = self._other.match(self.buffer, 0, self.end)
+        found = self._other.match(self.buffer, at, self.end)
         if found is None or self.end < found.end() + int(found[1]) + 2:
-            return 0
+            return at
         answer = json.loads(self.buffer[found.end() : found.end() + int(found[1])])
         if "error" in answer:
             raise Unsupported(f"JetStream refuses the consumer: {answer['error'].get('description')}")
         return found.end() + int(found[1]) + 2
 
-    def _check_rest(self, done: int) -> None:
+    def _check_rest(self, done: int, body_bytes: int) -> None:
         """What is left must be a part of a delivery, not one that was damaged."""
-        size = self.job.load.size + 256  # the longest header that JetStream writes is shorter
-        if self.end - done > size:
+        if self.end - done > body_bytes + 256:  # the longest header that JetStream writes is shorter
             raise Wrong(f"message {self.ledger.count + 1} of a consumer has a body that was never sent")
-
-    def _enter(self, keys: bytearray, times: "Counter[bytes]", now: int) -> None:
-        self.ledger.add(keys)
-        self.last_us = now
-        if self.job.is_timed:
-            for sent, number in times.items():
-                self.latency.add(now - int.from_bytes(sent, "little"), number)
 
 
 @final
@@ -156,7 +187,12 @@ class NatsDriver(FamilyDriver):
     def prepare(self, endpoint: Endpoint, load: Load) -> None:
         self.clear(endpoint, load)
         session = NatsSession(endpoint, "prepare")
-        stream: dict[str, object] = {"name": PREFIX, "subjects": [_SUBJECT], "storage": "file", "num_replicas": 1}
+        stream: dict[str, object] = {
+            "name": PREFIX,
+            "subjects": [_SUBJECT, f"{_SUBJECT}.>"],
+            "storage": "file",
+            "num_replicas": 1,
+        }
         session.ask(f"STREAM.CREATE.{PREFIX}", stream)
         session.wire.close()
 

@@ -1,4 +1,4 @@
-"""What a measured message carries, and batches of them written column by column. No protocol's own bytes.
+"""What a measured message carries, and batches of identical ones written column by column. Others: shape.py.
 
 The body, little endian:
 
@@ -9,6 +9,7 @@ A batch is encoded once. Before it is sent, only the bytes that differ are overw
 at once with a strided slice: filling costs about 0.05 us a message, where encoding one takes several.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, final
@@ -56,9 +57,27 @@ class Piece:
         return bytes([low + step for step in self._steps])
 
 
+class Frames(ABC):
+    """Encoded messages of one publisher, sent in pieces, over and over with new numbers."""
+
+    __slots__ = ()
+
+    pieces: list[Piece]
+    repeats: int
+    """How many numbers a lane goes up by from one use of all pieces to the next, where there are several lanes."""
+
+    @abstractmethod
+    def fill(self, piece: Piece, number: int, time_us: int) -> None:
+        """Give its messages their numbers, the lowest of which is this, and the time."""
+
+    @abstractmethod
+    def count_up(self, piece: Piece, at: int, width: int, number: int) -> None:
+        """Write a number of the protocol, big endian, that goes up from message to message."""
+
+
 @final
-class Batch:
-    """Encoded messages of one publisher, sent in pieces, over and over with new numbers.
+class Batch(Frames):
+    """Messages that are identical but for their numbers, or for the queue or key they go to.
 
     With one lane, numbers go up from message to message; with several, each lane has its own frame, or some in a row,
     and they go up from one use of the batch to the next.
@@ -96,7 +115,6 @@ class Batch:
         return pieces
 
     def fill(self, piece: Piece, number: int, time_us: int) -> None:
-        """Give its messages their numbers, the lowest of which is this, and the time."""
         start = piece.start + self._sequence_at
         self._buffer[start : piece.end : self.stride] = piece.lows(number & 0xFF)
         if piece.high != number >> 8:
@@ -107,7 +125,7 @@ class Batch:
             self._buffer[byte : piece.end : self.stride] = _LOWS[value : value + 1] * piece.count
 
     def count_up(self, piece: Piece, at: int, width: int, number: int) -> None:
-        """Write a number of the protocol, big endian, that goes up from message to message; its low byte stays low."""
+        """The low byte of the number does not overflow within a piece."""
         start = piece.start + at
         raw = number.to_bytes(width, "big")
         for byte in range(width - 1):

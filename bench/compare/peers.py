@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -77,7 +77,7 @@ class Headrace(Peer):
     """This broker, as it is installed: durable, confirming after the sync."""
 
     name = "headrace"
-    families = ("amqp", "amqp10", "mqtt", "spark")
+    families = ("amqp", "amqp10", "mqtt", "mqtt5", "spark")
     ports = 0
 
     def find(self) -> str | None:
@@ -94,11 +94,12 @@ class Headrace(Peer):
         if not ready.exists():
             return {}
         found: dict[str, int] = json.loads(ready.read_text())["ports"]
-        amqp = Endpoint(_HERE, found["amqp"])
+        amqp, mqtt = Endpoint(_HERE, found["amqp"]), Endpoint(_HERE, found["mqtt"])
         return {
             "amqp": amqp,
             "amqp10": amqp,
-            "mqtt": Endpoint(_HERE, found["mqtt"]),
+            "mqtt": mqtt,
+            "mqtt5": mqtt,
             "spark": Endpoint(_HERE, found["http"], "guest", "guest"),
         }
 
@@ -112,7 +113,7 @@ class RabbitMq(Peer):
     """With its plugins for MQTT and AMQP 1.0; a node and an epmd of its own."""
 
     name = "rabbitmq"
-    families = ("amqp", "amqp10", "mqtt")
+    families = ("amqp", "amqp10", "mqtt", "mqtt5")
     ports = 4
 
     def find(self) -> str | None:
@@ -149,7 +150,8 @@ class RabbitMq(Peer):
 
     def endpoints(self, ports: list[int], folder: Path) -> dict[Family, Endpoint]:
         old = Endpoint(_HERE, ports[0], queue_address="/amq/queue/{}")
-        return {"amqp": Endpoint(_HERE, ports[0]), "amqp10": old, "mqtt": Endpoint(_HERE, ports[1])}
+        mqtt = Endpoint(_HERE, ports[1])
+        return {"amqp": Endpoint(_HERE, ports[0]), "amqp10": old, "mqtt": mqtt, "mqtt5": mqtt}
 
     def stopped(self, ports: list[int]) -> list[str]:
         epmd = _which("epmd")
@@ -161,7 +163,7 @@ class Mosquitto(Peer):
     """Keeps messages in memory and writes them to disk once in a while."""
 
     name = "mosquitto"
-    families = ("mqtt",)
+    families = ("mqtt", "mqtt5")
 
     def find(self) -> str | None:
         return _which("mosquitto")
@@ -177,7 +179,8 @@ class Mosquitto(Peer):
         return Command([program, "-c", str(configuration)])
 
     def endpoints(self, ports: list[int], folder: Path) -> dict[Family, Endpoint]:
-        return {"mqtt": Endpoint(_HERE, ports[0])}
+        mqtt = Endpoint(_HERE, ports[0])
+        return {"mqtt": mqtt, "mqtt5": mqtt}
 
 
 @final
@@ -203,7 +206,47 @@ class Nats(Peer):
         return {"nats": Endpoint(_HERE, ports[0])}
 
 
-PEERS: Final[tuple[Peer, ...]] = (Headrace(), RabbitMq(), Mosquitto(), Nats())
+@final
+class FluxMq(Peer):
+    """Keeps messages in BadgerDB and confirms before the sync. No system has a package: $FLUXMQ names its binary."""
+
+    name = "fluxmq"
+    families = ("amqp", "amqp10", "mqtt", "mqtt5")
+    ports = 5
+
+    def find(self) -> str | None:
+        given = os.environ.get(FLUXMQ, "")
+        return shutil.which(given) if given else None
+
+    def command(self, program: str, folder: Path, ports: list[int]) -> Command:
+        amqp, amqp10, mqtt, mqtt5, health = [f"{_HERE}:{port}" for port in ports]
+        configuration = folder / "fluxmq.yaml"
+        settings = {
+            "server": {
+                "tcp": {"v3": {"addr": mqtt, "protocol": "v3"}, "v5": {"addr": mqtt5, "protocol": "v5"}},
+                "amqp": {"plain": {"addr": amqp10}},
+                "amqp091": {"plain": {"addr": amqp}},
+                "health_enabled": True,
+                "health_addr": health,
+            },
+            "session": {"max_inflight_messages": _IN_FLIGHT},
+            "storage": {"type": "badger", "badger_dir": str(folder / "data")},
+            "cluster": {"enabled": False},
+            "log": {"level": "error"},
+        }
+        configuration.write_text(json.dumps(settings))  # which YAML reads too
+        return Command([program, "--config", str(configuration)])
+
+    def endpoints(self, ports: list[int], folder: Path) -> dict[Family, Endpoint]:
+        kinds: tuple[Family, ...] = ("amqp", "amqp10", "mqtt", "mqtt5")
+        found = {kind: Endpoint(_HERE, port) for kind, port in zip(kinds, ports, strict=False)}
+        found["amqp10"] = replace(found["amqp10"], queue_address="$queue/{}")
+        return found
+
+
+FLUXMQ: Final = "FLUXMQ"
+"""The variable of the environment that says where FluxMQ's binary is."""
+PEERS: Final[tuple[Peer, ...]] = (Headrace(), RabbitMq(), Mosquitto(), Nats(), FluxMq())
 
 
 def found_peers() -> list[Peer]:

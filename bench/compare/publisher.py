@@ -7,8 +7,9 @@ from typing import Final
 
 from bench.compare.counters import Counters
 from bench.compare.histogram import Histogram
-from bench.compare.load import MAX_KEYS, Job
-from bench.compare.payload import Batch, Piece, make_body
+from bench.compare.load import Job
+from bench.compare.payload import Batch, Frames, Piece, make_body
+from bench.compare.shape import Ring, Sample, samples
 from bench.compare.wire import Wire
 
 _TURNS: Final = 16
@@ -55,8 +56,8 @@ class Publisher(ABC):
     # -- what a protocol says ----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def encode(self, body: bytes, route: int) -> bytes:
-        """A message as it is sent, to the queue or with the routing key of this number."""
+    def encode(self, body: bytes, route: int, sample: Sample | None = None) -> bytes:
+        """A message as it is sent, to the queue or with the routing key of this number, with what a sample adds."""
 
     @abstractmethod
     def read(self) -> None:
@@ -76,14 +77,19 @@ class Publisher(ABC):
 
     # -- what all do -------------------------------------------------------------------------------------------------
 
-    def _make_batch(self) -> Batch:
+    def _make_batch(self) -> Frames:
         load = self.job.load
+        if load.shape:
+            ring = samples(load.shape, load.size, self.number, load.publishers)
+            routes = load.routes()
+            frames = [self.encode(each.body(self.number), slot % routes, each) for slot, each in enumerate(ring)]
+            return Ring(frames, self.number, self.at_once())
         lanes = load.lanes
         first_lane = self.number * lanes
         if lanes > 1:
             frames = [self.encode(make_body(load.size, first_lane + route), route) for route in range(lanes)]
         else:
-            keys = MAX_KEYS if load.bindings else 1
+            keys = load.routes()
             body = make_body(load.size, first_lane)
             pieces = max(1, keys // self.at_once())
             count = 1 if keys == 1 else pieces * self.at_once()
@@ -120,7 +126,7 @@ class Publisher(ABC):
                 self.is_done = self.is_done or (self.is_confirmed and self.confirmed >= self.sent)
                 return _LONG_US
             now = now_us()
-            if not self._next_piece and self._has_ended(now):
+            if (not self._next_piece or self.job.load.lanes == 1) and self._has_ended(now):
                 self._end()
                 continue
             piece = self.batch.pieces[self._next_piece]

@@ -1,9 +1,10 @@
 """What was measured, as values. How it was measured is in measuring.py, how it looks in table.py and plot.py."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Verdict = Literal["ok", "failed", "unsupported"]
+NOT_SPOKEN: Final = "this is not measured in a protocol that it speaks"
 
 
 @dataclass(slots=True)
@@ -35,6 +36,8 @@ class Result:
     memory_peak: int | None = None
     memory_after: int | None = None
     verified: str = ""
+    stripped: int = 0
+    """How many messages came without the ids or headers they were sent with."""
     axis: str = ""
     point: int = 0
 

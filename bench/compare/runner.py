@@ -7,7 +7,8 @@ from typing import final
 from bench.compare.brokers import Contestant
 from bench.compare.course import Course, Pace, Target
 from bench.compare.load import Scenario
-from bench.compare.result import Result, Verdict
+from bench.compare.perftest import PerfTestCourse
+from bench.compare.result import NOT_SPOKEN, Result, Verdict
 from bench.compare.spark import SparkCourse
 from headrace.errors import Unavailable
 
@@ -60,13 +61,15 @@ class Runner:
     def _one(self, scenario: Scenario, broker: Contestant, number: int) -> list[Result]:
         load = scenario.load_for(broker.families)
         if load is None:
-            return _none(scenario, broker, number, "unsupported", "this is not measured in a protocol that it speaks")
+            return _none(scenario, broker, number, "unsupported", NOT_SPOKEN)
         try:
             target = self._ready(scenario, broker)
         except Unavailable as error:
             return _none(scenario, broker, number, "failed", str(error))
         if load.family == "spark":
             return SparkCourse(scenario, load, target, self._pace).run(number)
+        if load.client == "perftest":
+            return PerfTestCourse(scenario, load, target, self._pace).run(number)
         found = Course(scenario, load, target, self._pace).run(number)
         if any(result.verdict == "failed" for result in found):
             broker.stop()  # what comes next starts with a broker in a known state

@@ -44,6 +44,11 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
 }
 
 
+def shown(figure: str, value: float) -> str:
+    """A figure with its unit."""
+    return _COLUMNS[figure][1](value)
+
+
 def comparison_table(results: Sequence[Result]) -> Table:
     """A line for each broker in each row: its medians, and by what ours is a multiple of them."""
     found = entries(results)
@@ -54,6 +59,8 @@ def comparison_table(results: Sequence[Result]) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     row = ""
     for entry in found:
+        if entry.is_silent:
+            continue
         if entry.row != row:
             table.add_section()
         cells = [_cell(entry, ours_of(found, entry.row), figure) for figure in _COLUMNS]
@@ -66,7 +73,7 @@ def _cell(entry: Entry, ours: Entry | None, figure: str) -> Text:
     value = entry.median(figure)
     if value is None:
         return _absent(entry) if figure == "rate" else Text("")
-    text = Text(_COLUMNS[figure][1](value))
+    text = Text(shown(figure, value))
     if figure == "rate" and entry.is_generator_bound:
         text.append(" *", style="yellow")
     times = ratio(ours, entry, figure)
@@ -93,8 +100,14 @@ def remarks(results: Sequence[Result]) -> list[Text]:
         notes.append(Text(words, style="yellow"))
     silent: dict[str, list[str]] = {}
     for entry in found:
+        stripped = sum(result.stripped for result in entry.results)
+        if stripped:
+            words = f"{entry.broker} lost ids or headers of {stripped:,} messages at {entry.row}"
+            notes.append(Text(words, style="yellow"))
         for verdict in dict.fromkeys(result.verdict for result in entry.bad()):
             bad = [result for result in entry.bad() if result.verdict == verdict]
+            if entry.is_silent:
+                continue
             if verdict == "failed":
                 words = f"{entry.broker} failed {len(bad)} of {len(entry.results)} times at {entry.row}: {bad[0].why}"
                 notes.append(Text(words, style="red"))

@@ -10,9 +10,11 @@ import select
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
+from bench.compare import clients
 from bench.compare.consumer import Consumer
 from bench.compare.counters import Counters
 from bench.compare.families import driver_of
@@ -84,7 +86,7 @@ def _publish_all(job: Job, publishers: Sequence[Publisher], counters: Counters) 
         if 0 < wait_us < _EXACT_US:
             time.sleep(wait_us / 1e6)
             wait_us = 0
-        if poll.read(wait_us / 1e6) and not job.load.rate:
+        if poll.read(wait_us / 1e6) and job.load.naps and not job.load.rate:
             time.sleep(_COALESCE_SECONDS)
             poll.read(0)
         wait_us = 1_000_000
@@ -115,6 +117,7 @@ def _consume(job: Job, counters: Counters) -> dict[str, Any]:
         "totals": [str(consumer.ledger.total) for consumer in consumers],
         "complaints": [words for consumer in consumers if (words := consumer.ledger.complaint())],
         "latency": _merged(consumer.latency for consumer in consumers),
+        "stripped": sum(consumer.ledger.stripped for consumer in consumers),
     }
 
 
@@ -131,7 +134,7 @@ def _consume_all(job: Job, consumers: Sequence[Consumer], counters: Counters) ->
             poll.watch(consumer, bool(consumer.output))
         counts = [consumer.ledger.count for consumer in consumers]
         counters.set_received(sum(counts), min(counts))
-        if not job.load.rate:
+        if job.load.naps and not job.load.rate:
             time.sleep(_COALESCE_SECONDS)
 
 
@@ -160,7 +163,11 @@ def main() -> None:
     allow_many_files()
     try:
         counters = Counters(Path(job.counters))
-        _say((_publish if sys.argv[1] == "publish" else _consume)(job, counters))
+        role = sys.argv[1]
+        if job.load.client:
+            _say(clients.run(role, job, counters, partial(_wait_for_go, counters)))
+        else:
+            _say((_publish if role == "publish" else _consume)(job, counters))
     except Unsupported as error:
         _say({"unsupported": str(error)})
     except Exception as error:  # the process ends here, whatever it was

@@ -18,11 +18,13 @@ from bench.compare.brokers import Broker
 from bench.compare.catalog import scenarios
 from bench.compare.course import Course, Pace, Target
 from bench.compare.load import Load, Scenario, Step
-from bench.compare.payload import SEQUENCE_AT
+from bench.compare.payload import MAGIC, SEQUENCE_AT
 from bench.compare.peers import PEERS, found_peers
+from bench.compare.perftest import PerfTestCourse
 from bench.compare.processes import child_environment
 from bench.compare.result import Result
 from bench.compare.scaling import AXES, points
+from bench.compare.shape import Shape
 from bench.compare.spark import SparkCourse
 
 from tests.examples import bench_examples
@@ -30,7 +32,7 @@ from tests.fault_proxy import Change, FaultProxy
 
 ROOT = Path(__file__).parents[2]
 PACE = Pace(0.1, stall_seconds=30.0, limit_seconds=60.0)
-WIRED = [scenario for scenario in scenarios() if scenario.name != "spark"]
+WIRED = [scenario for scenario in scenarios() if scenario.name not in ("spark", "client-perftest")]
 FLOW = Scenario("flow", (Load("amqp"),), (Step("flow", "flow", "flow", messages=2048),))
 
 
@@ -77,6 +79,7 @@ def test_a_scenario_gives_verified_figures_for_each_of_its_rows(scenario: Scenar
         assert result.server_us is not None
         assert result.memory_after
         assert result.latency_us or result.confirm_us or result.row.endswith("drain")
+        assert not result.stripped
     assert "count, order and content are right" in results[-1].verified
 
 
@@ -116,15 +119,33 @@ def test_rows_are_written_and_read_by_spark(ours: Target) -> None:
     assert all(result.rate for result in results)
 
 
+def test_perftest_measures_with_a_client_of_others_or_says_what_is_missing(ours: Target) -> None:
+    scenario = next(scenario for scenario in scenarios() if scenario.name == "client-perftest")
+
+    (result,) = PerfTestCourse(scenario, scenario.loads[0], ours, Pace(1.0)).run(1)
+
+    if result.verdict == "unsupported":
+        assert "PerfTest" in result.why
+    else:
+        assert (result.verdict, result.why) == ("ok", "")
+        assert result.rate
+        assert result.server_us
+
+
 # -- what goes wrong is noticed ----------------------------------------------------------------------------------------
 
 
 def meddled(
-    ours: Target, change: Change, scenario: Scenario = FLOW, head: bytes = b"", stall_seconds: float = 30.0
+    ours: Target,
+    change: Change,
+    scenario: Scenario = FLOW,
+    head: bytes = b"",
+    stall_seconds: float = 30.0,
+    marker: bytes = MAGIC,
 ) -> Result:
     """The result when deliveries are changed on their way."""
     load = scenario.loads[0]
-    with FaultProxy(ours.endpoints[load.family].port, change, head) as meddler:
+    with FaultProxy(ours.endpoints[load.family].port, change, head, marker) as meddler:
         endpoint = replace(ours.endpoints[load.family], port=meddler.port)
         target = Target("meddled", {load.family: endpoint}, ours.pid)
         return run(scenario, target, Pace(0.2, stall_seconds, limit_seconds=60.0))[-1]
@@ -153,6 +174,28 @@ def test_a_changed_body_is_noticed(scenario: Scenario, ours: Target) -> None:
 
     assert result.verdict == "failed"
     assert "never sent" in result.why
+
+
+def shaped(shape: Shape) -> Scenario:
+    load = Load("amqp", shape=shape, size=100, ack_every=1)
+    return Scenario(shape, (load,), (Step(shape, shape, "flow", messages=2048),))
+
+
+def test_a_changed_body_among_different_messages_is_noticed(ours: Target) -> None:
+    def damaged(body: bytes) -> bytes:
+        return body[:-1] + b"?" if body[4] == 77 else body
+
+    result = meddled(ours, damaged, shaped("ids"))
+
+    assert result.verdict == "failed"
+    assert "never sent" in result.why
+
+
+def test_lost_headers_are_counted(ours: Target) -> None:
+    result = meddled(ours, lambda text: text.replace(b"-01", b"-00"), shaped("mixed"), marker=b"traceparentS")
+
+    assert (result.verdict, result.why) == ("ok", "")
+    assert result.stripped == 2048
 
 
 def test_two_messages_in_the_wrong_order_are_noticed(ours: Target) -> None:

@@ -138,6 +138,8 @@ def test_nothing_is_both_compiled_and_left_interpreted() -> None:
     assert "headrace/core/broker.py" in modules
     assert not hatch_build.INTERPRETED & set(modules)
     assert all((hatch_build.SOURCES / name).exists() for name in hatch_build.INTERPRETED)
+    assert set(modules) >= hatch_build.MOST | hatch_build.LEAST
+    assert not hatch_build.MOST & hatch_build.LEAST
 
 
 def test_without_a_compiler_the_copy_is_plain_and_runs(tmp_path: Path) -> None:

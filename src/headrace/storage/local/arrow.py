@@ -481,14 +481,13 @@ def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
 def _add_kept_properties(batch: pa.RecordBatch, columns: Columns) -> None:
     """Add properties in their own encodings, and those of rows without any in the native one. Raises Refused."""
     rows = batch.num_rows
-    nothing: list[None] = [None] * rows
     encodings = batch.column("encoding").to_pylist()
     kept = _binary_column(batch, "properties").to_pylist()
-    types = nothing
+    types: list[str | None] = [None] * rows
     if "content_type" in batch.schema.names:
         types = _binary_column(batch, "content_type").cast(pa.string()).to_pylist()
     headers = _headers(batch)
-    tables = nothing if headers is None else headers.to_pylist()
+    tables: list[list[tuple[str, str | None]] | None] = [None] * rows if headers is None else headers.to_pylist()
     known: dict[tuple[object, ...], bytes] = {}
     found: list[bytes] = []
     for key in zip(encodings, kept, types, [tuple(table) if table else () for table in tables], strict=True):
