@@ -434,6 +434,26 @@ def test_only_those_hear_of_an_ack_timeout_whose_queue_has_it_and_those_before_t
     assert told == ["quick", "slow"]
 
 
+@pytest.mark.parametrize("names", [("quick", "slow"), ("slow", "quick")])
+def test_of_publishers_in_one_batch_the_shortest_ack_timeout_counts(names: tuple[str, str]) -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    for name, seconds in (("quick", 2), ("slow", 5)):
+        replication = {"enabled": True, "ack_timeout": f"{seconds}s"}
+        house.broker.declare(configured({"name": name, "replication": replication}))
+    house.run()
+    engine.is_closed_door = True
+    now_us, told = house.clock.now_us(), list[str]()
+    for name in names:
+        house.broker.publish(house.message(name, name), noting(told, name))
+    house.turn()
+
+    assert house.broker.tick() == now_us + 2_000_000
+    house.clock.advance(2)
+    house.broker.tick()
+    assert told == list(names)
+
+
 def test_draining_stores_all_that_was_called_for_however_many_commits_that_takes(house: House) -> None:
     house.broker.declare(declared("q", durable=True))
     for number in range(0, 6, 2):

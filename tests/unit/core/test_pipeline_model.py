@@ -202,8 +202,9 @@ class Traffic:
         name = f"safe {self.number}"
         before = len(self.asked)
 
-        def confirm(_: HeadraceError | None) -> None:
+        def confirm(error: HeadraceError | None) -> None:
             assert len(self.told) >= before, f"{name} came before what it waits for"
+            assert error is not None or not self.engine.written, f"{name} came before the sync"
 
         return confirm
 

@@ -19,8 +19,9 @@ from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, STREAM_MODE, PendingEntry
 from headrace.core.queue.stream import StreamGroup
 from headrace.errors import Refused
+from headrace.selector import parse
 from headrace.storage.group_state import WORK
-from tests.house import House
+from tests.house import House, Inbox
 
 
 def house_with(**options: object) -> House:
@@ -713,3 +714,24 @@ def test_a_stream_group_may_be_named_without_its_filter_where_there_is_one() -> 
     house.run()
 
     assert progress(house, "readers@#")[1] == 2
+
+
+@pytest.mark.parametrize("credit", [1, 2, 5])
+@pytest.mark.parametrize("by", ["filter", "selector"])
+def test_a_reader_that_wants_some_messages_holds_no_more_than_its_credit_and_misses_none(by: str, credit: int) -> None:
+    house = House()
+    house.broker.declare(QueueDefinition("s", STREAM, topics=("$queue/s/#",)))
+    for number in range(30):
+        house.publish_topic(f"$queue/s/{'odd' if number % 3 else 'even'}/{number}", str(number))
+    inbox = Inbox(house, "reader", credit, False, 0, None)
+    inbox.consumer.selector = parse("topic LIKE '%even%'") if by == "selector" else None
+    house.broker.consume("s", inbox.consumer, group="g", key_filter="even/#" if by == "filter" else "")
+    house.run()
+
+    seen: list[str] = []
+    while inbox.got:
+        assert len(inbox.got) <= credit
+        seen += inbox.payloads
+        house.settle(ACK, *inbox.take())
+
+    assert seen == [str(number) for number in range(0, 30, 3)]

@@ -1,5 +1,6 @@
 """A channel as its client sees it, without a network: deliveries, acknowledgements, confirms, returns, transactions."""
 
+import random
 from typing import Any, cast
 
 import pytest
@@ -63,6 +64,11 @@ class _Client:
             self.connection.feed(method + encode_content(channel, said, body.encode(), 4096))
         return self.heard()
 
+    def feed_publish(self, queue: str, body: str) -> None:
+        """Publish without a look at the answers."""
+        method = encode_method(1, _BASIC.Publish, {"routing_key": queue})
+        self.connection.feed(method + encode_content(1, encode_properties(Properties()), body.encode(), 4096))
+
     def consume(self, queue: str, tag: str = "c", channel: int = 1, **more: object) -> list[str]:
         """Consume; what comes after the answer."""
         first, *rest = self.say(_BASIC.Consume, channel, queue=queue, consumer_tag=tag, **more)
@@ -90,7 +96,7 @@ class _Client:
         """What a queue holds, as the broker would tell after a restart."""
         self.house.run()
         found = House(self.house.engine).broker.queue(queue)
-        return [message.payload.decode() for _, message in found.browse(0, 100)]
+        return [message.payload.decode() for _, message in found.browse(0, 1000)]
 
     def _texts(self, data: bytes) -> list[str]:
         texts: list[str] = []
@@ -501,6 +507,41 @@ def test_publishes_are_confirmed_together_and_refusals_one_by_one(client: _Clien
     said = client.heard()
     assert [text for text in said if text.startswith("nack")] == ["nack 4", "nack 6"]
     assert [text for text in said if text.startswith("ack")][-1] == "ack up to 5"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_publish_is_confirmed_or_refused_once_and_reaches_the_queue_of_that_time(
+    client: _Client, seed: int
+) -> None:
+    chance = random.Random(seed)
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    client.say(commands.Queue.Declare, queue="full", durable=True, arguments=full)
+    client.say(commands.Queue.Declare, queue="memory")
+    client.publish("full", "first")
+    client.say(commands.Confirm.Select)
+    outcomes: dict[int, str] = {}
+    meant: list[str] = []
+    stored: list[str] = []
+    for _ in range(40):
+        if chance.random() < 0.1:
+            client.say(commands.Queue.Delete, queue="q")
+            client.say(commands.Queue.Declare, queue="q", durable=True)
+            stored.clear()
+        for _ in range(chance.randint(1, 6)):
+            queue = chance.choice(["q", "q", "full", "memory", "nowhere"])
+            meant.append("nack" if queue == "full" else "ack")
+            client.feed_publish(queue, str(len(meant)))
+            if queue == "q":
+                stored.append(str(len(meant)))
+        for text in client.heard():
+            kind, *more, tag = text.split()
+            first = min([number for number in range(1, len(meant) + 1) if number not in outcomes])
+            for number in range(first if more else int(tag), int(tag) + 1):
+                assert number not in outcomes or more, "nobody is told twice"
+                outcomes.setdefault(number, kind)
+
+    assert [outcomes[number] for number in range(1, len(meant) + 1)] == meant
+    assert client.left("q") == stored
 
 
 def test_a_confirm_comes_after_the_message_is_stored(client: _Client) -> None:
