@@ -183,6 +183,7 @@ def run(
 def archive(
     source: Annotated[str, typer.Option("--from", help="Queues to archive: names with commas between, or a pattern.")],
     to: Annotated[Path, typer.Option(metavar="DIRECTORY", help="The archive.")],
+    format: Annotated[str, typer.Option(help="Of the archive: parquet, delta or iceberg.")] = "parquet",  # noqa: A002
     group: Annotated[str, typer.Option(help="The consumer group that tells the broker its progress.")] = "archive",
     every: Annotated[str, typer.Option(help="How often to archive messages.")] = "1 minute",
     once: Once = False,
@@ -193,12 +194,14 @@ def archive(
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
-    """Archive queues as Parquet files by queue and date, each message once. Started again, it goes on."""
+    """Archive queues as files by queue and date, each message once. Started again, it goes on."""
+    if format not in (known := ("parquet", "delta", "iceberg")):
+        fail(f"--format is {format!r}; it may be {', '.join(known)}", EXIT_USAGE)
     with _spark_session(master, conf, url) as spark, _Board() as tell:
         from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
 
         place = _endpoint(url, vhost, replication_group)
-        run_archive(spark, ArchiveSettings(name, place, source, to, group, once, every), tell)
+        run_archive(spark, ArchiveSettings(name, place, source, to, group, once, every, "", format), tell)
 
 
 @command(

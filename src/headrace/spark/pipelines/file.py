@@ -19,12 +19,13 @@ from pyspark.sql import SparkSession
 
 from headrace.config.kinds import Choice, Flag, Kind, Number, Unfit
 from headrace.errors import Refused
-from headrace.spark.pipelines.archive import EVERY, MAX_BYTES, ArchiveSettings, start_archive
+from headrace.spark.pipelines.archive import EVERY, ArchiveSettings, start_archive
 from headrace.spark.pipelines.assign import MAX_BYTES as ASSIGN_BYTES
 from headrace.spark.pipelines.assign import AssignSettings, Filters, read_filters, start_assign
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.run import DEFAULT_STATES, Progress, Tell, Watch, say_nothing, wait
 from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource, start_sql
+from headrace.spark.pipelines.tables import FORMATS, PARQUET
 
 PipelineSettings = SqlSettings | ArchiveSettings | AssignSettings
 _FLAG: Final = Flag(ignores_case=True)
@@ -234,7 +235,9 @@ def _by_queue(section: Section, key: str, queues: list[str]) -> dict[str, str]:
 
 
 def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings:
-    section.only("type", "url", "vhost", "from", "to", "group", "every", "once", "max_bytes", "replication_group")
+    section.only(
+        "type", "url", "vhost", "from", "to", "group", "every", "once", "max_bytes", "format", "replication_group"
+    )
     return ArchiveSettings(
         name,
         _endpoint(section, defaults),
@@ -243,7 +246,8 @@ def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings
         section.text("group", "archive"),
         section.value("once", _FLAG, defaults.once),
         section.text("every", EVERY),
-        section.text("max_bytes", MAX_BYTES),
+        section.text("max_bytes", ""),
+        section.value("format", Choice(*FORMATS), PARQUET),
     )
 
 

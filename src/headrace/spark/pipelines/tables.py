@@ -1,0 +1,114 @@
+"""Tables that archives append to, in the formats of Delta and Iceberg: each batch atomically, and once. No queries.
+
+Both libraries write from this process, without a package for Java. The commit of a batch has the archive's id and the
+number of the batch, so a batch that comes again changes nothing.
+
+<archive>/_delta_log, queue=.../date=.../          Delta: the archive is the table
+<archive>/catalog.db, <archive>/archive/messages/   Iceberg: the catalog, and its table archive.messages
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, final
+
+import pyarrow as pa
+
+from headrace.errors import Refused
+
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
+ICEBERG: Final = "iceberg"
+FORMATS: Final = (PARQUET, DELTA, ICEBERG)
+PARTITIONS: Final = ("queue", "date")
+_NAMESPACE: Final = "archive"
+_TABLE: Final = (_NAMESPACE, "messages")
+_BATCH: Final = "headrace.batch."
+
+
+class ArchiveTable(ABC):
+    """A table of messages by queue and date."""
+
+    def __init__(self, directory: Path, archive: str) -> None:
+        self._directory = directory.absolute()
+        self._archive = archive
+        """The id of the archive that appends."""
+
+    @abstractmethod
+    def last_batch(self) -> int:
+        """Return the number of the last batch that is in the table; -1 for none."""
+
+    @abstractmethod
+    def append(self, rows: pa.Table, batch: int) -> None:
+        """Append a batch in one commit, with its number."""
+
+
+@final
+class DeltaArchive(ArchiveTable):
+    """A table of Delta, through delta-rs."""
+
+    def last_batch(self) -> int:
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(str(self._directory)):
+            return -1
+        found = DeltaTable(str(self._directory)).transaction_version(self._archive)
+        return -1 if found is None else int(found)
+
+    def append(self, rows: pa.Table, batch: int) -> None:
+        from deltalake import CommitProperties, Transaction, write_deltalake
+
+        write_deltalake(
+            str(self._directory),
+            rows,
+            partition_by=list(PARTITIONS),
+            mode="append",
+            schema_mode="merge",
+            commit_properties=CommitProperties(app_transactions=[Transaction(self._archive, batch)]),
+        )
+
+
+@final
+class IcebergArchive(ArchiveTable):
+    """A table of Iceberg, through PyIceberg, with a catalog of its own in the archive."""
+
+    def __init__(self, directory: Path, archive: str) -> None:
+        super().__init__(directory, archive)
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        place = {"uri": f"sqlite:///{self._directory / 'catalog.db'}", "warehouse": self._directory.as_uri()}
+        self._catalog = SqlCatalog("headrace", **place)
+        self._catalog.create_namespace_if_not_exists(_NAMESPACE)
+
+    def last_batch(self) -> int:
+        if not self._catalog.table_exists(_TABLE):
+            return -1
+        return int(self._catalog.load_table(_TABLE).properties.get(_BATCH + self._archive, "-1"))
+
+    def append(self, rows: pa.Table, batch: int) -> None:
+        if self._catalog.table_exists(_TABLE):
+            table = self._catalog.load_table(_TABLE)
+        else:
+            table = self._catalog.create_table(_TABLE, rows.schema)
+            with table.update_spec() as spec:
+                for name in PARTITIONS:
+                    spec.add_identity(name)
+        with table.transaction() as transaction:
+            with transaction.update_schema() as schema:
+                schema.union_by_name(rows.schema)
+            transaction.append(rows)
+            transaction.set_properties({_BATCH + self._archive: str(batch)})
+
+
+_TABLES: Final[dict[str, Callable[[Path, str], ArchiveTable]]] = {DELTA: DeltaArchive, ICEBERG: IcebergArchive}
+
+
+def open_table(format_: str, directory: Path, archive: str) -> ArchiveTable:
+    """Open the table of an archive. Raises Refused with what to install."""
+    try:
+        table = _TABLES[format_](directory, archive)
+        table.last_batch()
+    except ImportError as error:
+        raise Refused(f"an archive in the format {format_} needs more: pip install 'headrace[{format_}]'") from error
+    return table
