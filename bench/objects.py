@@ -1,4 +1,4 @@
-"""What the engine over an object store does: confirmed messages, latency, memory over a backlog, and packed payloads.
+"""What the engine over an object store does: confirmed messages, latency, and memory over a backlog.
 
     python -m bench.objects [--store URL] [--messages N]     throughput and latency of the engine alone
     python -m bench.objects [--store URL] --backlog N        memory while a backlog grows, is read, and is worked off
@@ -6,6 +6,7 @@
     python -m bench.objects [--store URL] --broker           end to end: a broker in its own process, over AMQP
 
 Without --store a directory is used. "Confirmed" is what the engine called back for: durable in the store.
+Another script, objects_cost.py, measures the bytes and the CPU of a message.
 """
 
 import argparse
@@ -13,7 +14,6 @@ import json
 import os
 import resource
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -33,7 +33,6 @@ from headrace.storage.api import Commit
 from headrace.storage.arrow import SCHEMA
 from headrace.storage.group_state import WORK
 from headrace.storage.objects.columns import ColumnReader
-from headrace.storage.objects.database import Database, Tuning
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.view import View
@@ -92,22 +91,6 @@ def latencies(engine: ObjectEngine, count: int) -> list[float]:
         run(engine, batch(1))
         found.append((time.perf_counter() - start) * 1000)
     return sorted(found)
-
-
-def packed(store: str, count: int, size: int, rows: int) -> float:
-    """Messages a second if payloads were packed, `rows` to a record: not what the format has."""
-    database = Database(Location(store), "packed", Tuning(flush_interval_ms=5), SystemClock())
-    head = struct.Struct("<QI")
-    start = time.perf_counter()
-    for base in range(0, count, size):
-        changes = []
-        for first in range(base, base + size, rows):
-            value = b"".join([head.pack(row, len(PAYLOAD)) + PAYLOAD for row in range(first, first + rows)])
-            changes.append((first.to_bytes(8, "big"), value))
-        database.store(changes)
-    rate = count / (time.perf_counter() - start)
-    database.close()
-    return rate
 
 
 def resident_mb() -> float:
@@ -171,11 +154,22 @@ def read_outside(store: str, count: int) -> None:
 # -- a broker in its own process ---------------------------------------------------------------------------------------
 
 BURST = Load("amqp", publishers=2, consumers=1, window=8192, ahead=32768, prefetch=10_000, ack_every=1000)
+FILLING = Load("amqp", at_once=256, window=8192, ack_every=1)
 PLAIN = Load("amqp")
 PACED = Load("amqp", rate=1000, ack_every=1)
 SCENARIOS = (
     Scenario("plain", (PLAIN,), (Step("plain", "1,024 unconfirmed, one publisher", "flow"),), True, False),
     Scenario("burst", (BURST,), (Step("burst", "8,192 unconfirmed, two publishers", "flow"),), True, False),
+    Scenario(
+        "backlog",
+        (FILLING,),
+        (
+            Step("fill", "300,000 published, 8,192 unconfirmed", "publish", 300_000),
+            Step("drain", "300,000 drained, ack each", "drain"),
+        ),
+        True,
+        False,
+    ),
     Scenario("paced", (PACED,), (Step("paced", "1,000/s, ack each", "flow"),), True, False),
 )
 
@@ -190,9 +184,8 @@ class Printer(Audience):
             return
         times = {name: value / 1000 for name, value in result.latency_us.items() if name in ("p50", "p99")}
         print(
-            f"{result.title}: {result.rate:,.0f} messages/s published, confirmed, delivered and acknowledged, "
-            f"{result.server_us:.1f} us of CPU each; publish to delivery "
-            + ", ".join(f"{name} {value:.1f} ms" for name, value in times.items()),
+            f"{result.title}: {result.rate:,.0f} messages/s, {result.server_us:.1f} us of CPU each; until confirmed or "
+            "delivered " + ", ".join(f"{name} {value:.1f} ms" for name, value in times.items()),
             flush=True,
         )
 
@@ -251,8 +244,6 @@ def rates(store: str, count: int) -> None:
     for size in BATCHES:
         print(f"{size} to a commit, published, claimed, acknowledged: {worked(engine, count, size):,.0f} messages/s")
     engine.close()
-    for size in BATCHES:
-        print(f"{size} to a commit, packed 100 to a record: {packed(store, count, size, 100):,.0f} messages/s")
     for interval in (1, 5, 20):
         engine = ObjectEngine(store, settings=ObjectSettings(flush_interval_ms=interval))
         times = latencies(engine, 100)

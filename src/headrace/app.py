@@ -28,7 +28,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration
 from headrace.core.access.logins import Background, Result
 from headrace.engines import OpenEngine, load_store, name_of, open_engine, open_store
-from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
+from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, missing_extra
 from headrace.launch import Launch, become
 from headrace.listeners import Listeners
 from headrace.net.handler import Handler
@@ -146,6 +146,7 @@ class _Program:
         self._clock = clock
         self._opener = opener
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._background = Threads()
         files = tls_files(self._settings.tls)
         self._tls = Tls(files) if files is not None else None
@@ -239,7 +240,7 @@ class _Program:
         try:
             from headrace.cluster.membership import Membership, describe
         except ImportError as error:
-            raise Unavailable(f"a cluster needs obstore ({error}): pip install 'headrace[objects]'") from error
+            raise missing_extra("a cluster", "objects", error) from error
         settings = self._settings.cluster
         now_us = self._clock.now_us()
         me = describe(settings.node, settings.listen, settings.advertise, self._listeners.ports(), __version__, now_us)
@@ -351,7 +352,8 @@ class _Program:
         """Return the directory where bulk writes wait for their commit: beside the data, or a temporary one."""
         storage = self._settings.storage
         if storage.memory or storage.store:
-            return StagingArea(Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging", _STAGED_BYTES)
+            temporary = Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging"
+            return StagingArea(temporary, _STAGED_BYTES, is_lasting=not storage.store)
         return StagingArea(storage.data / "staging", _STAGED_BYTES)
 
     def _stopping(self) -> str:
@@ -398,9 +400,13 @@ class _Program:
                 await asyncio.wait_for(self._stop.wait(), _TICK_SECONDS)
 
     def _wake(self) -> None:
-        """Schedule one poll of the engine's results. The engine's threads call this."""
-        if not self._poll_is_due:
-            self._poll_is_due = True
+        """Schedule one poll of the engine's results. The engine calls this, in any thread."""
+        if self._poll_is_due:
+            return
+        self._poll_is_due = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._poll)
+        else:
             with contextlib.suppress(RuntimeError):  # the loop has ended, so nobody waits for results
                 self._loop.call_soon_threadsafe(self._poll)
 

@@ -5,10 +5,13 @@ No network. Everything runs in the event loop that opened it; only the engine ha
 
 import asyncio
 import contextlib
+import difflib
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Final, final
+from typing import Final, Literal, Protocol, TypedDict, Unpack, final
 
 from headrace.clock import Clock, SystemClock
 from headrace.core.broker import Broker
@@ -30,6 +33,34 @@ from headrace.wire.properties import Properties, encode_native
 _PROTOCOL: Final = "embedded"
 _TICK_SECONDS: Final = 0.1
 DEFAULT_CREDIT: Final = 100
+
+
+class QueueArguments(TypedDict, total=False):
+    """The arguments of `declare`: RabbitMQ's without `x-` and with underscores. Times are in milliseconds."""
+
+    queue_type: Literal["classic", "quorum", "stream", "ephemeral"]
+    expires: int
+    max_length: int
+    max_length_bytes: int
+    max_age: str
+    overflow: Literal["drop-head", "reject-publish", "reject-publish-dlx"]
+    message_ttl: int
+    max_priority: int
+    single_active_consumer: bool
+    consumer_timeout: int
+    delivery_limit: int
+    dead_letter_exchange: str
+    dead_letter_routing_key: str
+    filter: str
+    source: str
+    source_from: str | int | datetime
+
+
+class Held(Protocol):
+    """A message that a consumer holds."""
+
+    @property
+    def delivery(self) -> Delivery: ...
 
 
 @final
@@ -113,10 +144,10 @@ class Transaction:
             raise Refused("the transaction is too large to be held in memory; commit it in parts")
         self.publishes.append(Publish(Message(Source(key, exchange), payload, self._now_us)))
 
-    def ack(self, received: Received) -> None:
+    def ack(self, received: Held) -> None:
         self.settlements.append((received.delivery, ACK))
 
-    def reject(self, received: Received) -> None:
+    def reject(self, received: Held) -> None:
         self.settlements.append((received.delivery, REJECT))
 
 
@@ -130,14 +161,18 @@ class EmbeddedBroker:
         self.core = core
         self._client = insider(core, _PROTOCOL)
 
-    async def declare(self, queue: str | QueueDefinition, **arguments: object) -> Queue:
+    async def declare(self, queue: str | QueueDefinition, **arguments: Unpack[QueueArguments]) -> Queue:
         """Declare a queue, durable unless its definition says otherwise; returns once that is durable.
 
-        Arguments are RabbitMQ's without `x-` and with underscores: `declare("jobs", max_length=1000)`.
+        Arguments are RabbitMQ's without `x-` and with underscores: `declare("jobs", max_length=1000)`. Raises TypeError
+        for others, and where a definition says all.
         """
+        _check_arguments(arguments)
         if isinstance(queue, str):
             table = {"x-" + name.replace("_", "-"): value for name, value in arguments.items()}
             queue = declared(queue, durable=True, arguments=table)
+        elif arguments:
+            raise TypeError(f"declare() takes a definition or arguments, not both: {', '.join(arguments)}")
         found = self.core.declare(queue)
         await self._safe()
         return found
@@ -223,7 +258,7 @@ class EmbeddedBroker:
         consumer.cancelled = lambda: arrived.put_nowait(plan.queue.end)
         self._client.consume(plan, consumer)
         try:
-            yield _each(arrived)
+            yield _Arrivals(arrived)
         finally:
             self.core.cancel(consumer)
 
@@ -257,6 +292,7 @@ class OpenBroker:
 
     async def __aenter__(self) -> EmbeddedBroker:
         loop = self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         engine = self._engine = MemoryEngine(self._wake) if self._data is None else LocalEngine(self._data, self._wake)
 
         def soon(call: Callable[[], None]) -> None:
@@ -278,8 +314,12 @@ class OpenBroker:
             self._engine.close()
 
     def _wake(self) -> None:
-        """Schedule a poll; the engine's threads call this."""
-        if self._loop is not None:
+        """Schedule a poll. The engine calls this, in any thread."""
+        if self._loop is None:
+            return
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._poll)
+        else:
             with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits for results
                 self._loop.call_soon_threadsafe(self._poll)
 
@@ -303,12 +343,27 @@ def open_broker(data: str | Path | None = "data", clock: Clock | None = None) ->
     return OpenBroker(None if data is None else Path(data), clock or SystemClock())
 
 
-async def _each(arrived: "asyncio.Queue[Received | HeadraceError]") -> AsyncIterator[Received]:
-    while True:
-        received = await arrived.get()
+def _check_arguments(arguments: Mapping[str, object]) -> None:
+    known = list(QueueArguments.__annotations__)
+    for name in arguments:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise TypeError(f"declare() has no argument {name!r}; {meant}")
+
+
+@final
+class _Arrivals(AsyncIterator[Received]):
+    """The messages that arrive. A wait that is cancelled, as by a timeout, loses none; the next one goes on."""
+
+    def __init__(self, arrived: "asyncio.Queue[Received | HeadraceError]") -> None:
+        self._arrived = arrived
+
+    async def __anext__(self) -> Received:
+        received = await self._arrived.get()
         if isinstance(received, HeadraceError):
             raise received
-        yield received
+        return received
 
 
 def _resolve(future: "asyncio.Future[None]", error: HeadraceError | None) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from headrace.clock import SystemClock
 from headrace.config.settings import Settings, StorageSettings
-from headrace.errors import Unavailable
+from headrace.errors import Unavailable, missing_extra
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.memory import MemoryEngine
@@ -40,7 +40,7 @@ def load_store() -> None:
     try:
         importlib.import_module("headrace.storage.objects.engine")
     except ImportError as error:
-        raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
+        raise missing_extra("--store", "objects", error) from error
 
 
 def open_store(chosen: Settings, wake: Wake, is_proven: bool = False) -> Engine:

@@ -66,6 +66,12 @@ class Unavailable(HeadraceError):
     """The operation fails now and may work later: a full disk, a locked directory, a closed engine."""
 
 
+def missing_extra(what: str, extra: str, error: ImportError) -> Unavailable:
+    """The error of a feature whose package is not installed, with the command that installs it."""
+    package = error.name or str(error)
+    return Unavailable(f"{what} needs {package}, which is not installed: pip install 'headrace[{extra}]'")
+
+
 class Corrupt(HeadraceError):
     """Stored bytes differ from the written ones. The file stays as it is; nothing is guessed.
 

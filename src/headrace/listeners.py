@@ -1,12 +1,15 @@
 """Every port of the program: opened, shut while another node serves, handed to the next program. No protocols."""
 
 import asyncio
+import errno
 import functools
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.admin.listener import HttpListener, Speaker
 from headrace.config.settings import LOCAL_REFUSE, Settings
+from headrace.errors import Unavailable
 from headrace.net.connection import Gate, Wire
 from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.handler import Handler
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 _WITH_TLS: Final = (*[name + "s" for name in LISTENERS], "https")
 (_WEB_SOCKET,) = WEB_SOCKETS
 """The listener for WebSockets; one protocol has it."""
+_CLUSTER: Final = "cluster"
+_OPTIONAL: Final = (_WEB_SOCKET, *DATAGRAM_LISTENERS)
+"""Listeners that a broker can do without."""
+_log: Final = logging.getLogger("headrace")
 
 
 @final
@@ -47,21 +54,37 @@ class Listeners:
         """Requests that other nodes forward."""
 
     async def open(self, frontend: "Frontend | None") -> None:
-        """Open every configured listener; one that cannot be opened ends the start.
+        """Open every configured listener. Raises Unavailable with all that cannot be opened; optional ones are logged.
 
         Nodes of a cluster have a frontend, and a port for each other.
         """
         settings = self._settings.listeners
+        listeners: dict[str, Listener | HttpListener] = {}
         for plain in LISTENERS:
             for name in (plain, plain + "s"):
-                await self._open(name, Listener(functools.partial(self._meet, plain)), getattr(settings, name))
-        self._by_name[_WEB_SOCKET] = self.web_sockets
-        if settings.ws is not None:
-            await self.web_sockets.open(settings.host, settings.ws, None, self._left(_WEB_SOCKET))
-        for name, port in (("http", settings.http), ("https", settings.https)):
-            await self._open(name, HttpListener(self._speaker), port)
+                listeners[name] = Listener(functools.partial(self._meet, plain))
+        self._by_name[_WEB_SOCKET] = listeners[_WEB_SOCKET] = self.web_sockets
+        for name in ("http", "https"):
+            listeners[name] = HttpListener(self._speaker)
+        failed = [
+            await self._try(name, self._open(name, listener, getattr(settings, name)))
+            for name, listener in listeners.items()
+        ]
         if frontend is not None:
-            await self._open_to_nodes(frontend)
+            failed.append(await self._try(_CLUSTER, self._open_to_nodes(frontend)))
+        if any(failed):
+            raise Unavailable("\n".join(filter(None, failed)))
+
+    async def _try(self, name: str, opening: Awaitable[None]) -> str:
+        """Open a listener; returns why it cannot be opened, or "". An optional one is logged instead."""
+        try:
+            await opening
+        except Unavailable as error:
+            reason = f"{name} {error}; {_advice(name, error.__cause__)}"
+            if name not in _OPTIONAL:
+                return reason
+            _log.warning("the broker serves without %s: %s", name, reason)
+        return ""
 
     async def _open_to_nodes(self, frontend: "Frontend") -> None:
         """Open the port for other nodes; close those for clients where only the owner of the store serves them."""
@@ -71,8 +94,8 @@ class Listeners:
         gate = Listener(lambda: NodeGate(frontend, b"" if tls is None else tls.fingerprint))
         host, _, port = self._settings.cluster.listen.rpartition(":")
         between = None if tls is None else tls.for_nodes()
-        await gate.open(host.strip("[]"), int(port), between, self._left("cluster"))
-        self._by_name["cluster"] = gate
+        await gate.open(host.strip("[]"), int(port), between, self._left(_CLUSTER))
+        self._by_name[_CLUSTER] = gate
         if frontend.policy == LOCAL_REFUSE:
             for listener in self._for_clients().values():
                 listener.shut()
@@ -81,7 +104,9 @@ class Listeners:
         """Open the ports that were closed while another node owned the store."""
         for name, listener in self._for_clients().items():
             if not listener.is_open:
-                await self._open(name, listener, listener.port)
+                reason = await self._try(name, self._open(name, listener, listener.port))
+                if reason:
+                    raise Unavailable(reason)
 
     async def open_to_datagrams(self, start: Callable[[str], DatagramHandler]) -> None:
         """Open the listeners for datagrams that were asked for; `start` makes the handler of one."""
@@ -89,7 +114,7 @@ class Listeners:
             port = getattr(self._settings.listeners, name)
             if port is not None:
                 listener = self._by_name[name] = DatagramListener(start(name))
-                await listener.open(self._settings.listeners.host, port)
+                await self._try(name, listener.open(self._settings.listeners.host, port))
 
     async def close(self) -> None:
         """Stop accepting, and close all connections."""
@@ -131,7 +156,7 @@ class Listeners:
         return {
             name: listener
             for name, listener in self._by_name.items()
-            if isinstance(listener, Listener) and name != "cluster" and listener.port
+            if isinstance(listener, Listener) and name != _CLUSTER and listener.port
         }
 
     async def _open(self, name: str, listener: Listener | HttpListener, port: int | None) -> None:
@@ -144,3 +169,12 @@ class Listeners:
     def _left(self, name: str) -> int | None:
         """Take the inherited descriptor of a listener, if there is one."""
         return self._sockets.pop(name, None)
+
+
+def _advice(name: str, cause: BaseException | None) -> str:
+    """Return the setting that helps: the port if it is taken or forbidden, else the address."""
+    if name == _CLUSTER:
+        return "cluster.listen in the configuration has another address"
+    if not isinstance(cause, OSError) or cause.errno not in (errno.EADDRINUSE, errno.EACCES):
+        return "--host takes another address"
+    return f"--{name} PORT takes another port (0 a free one), and --{name} off does without {name}"

@@ -26,8 +26,6 @@ from headrace.storage.objects.records import (
     encode_instance,
     encode_log,
     encode_progress,
-    visible_at,
-    with_visible_at,
 )
 from tests.workbench import all_values
 
@@ -67,7 +65,7 @@ WRITTEN = {
     "done": encode_array([records.encode_settled(DONE)]),
     "failed key": keys.queue_key(keys.FAILED, QUEUE, keys.bucket_id(2, 304)),
     "attempts key": keys.queue_key(keys.ATTEMPTS, QUEUE, 5),
-    "attempts": records.encode_attempts([Attempt(TIME_US, "c1")]),
+    "attempts": records.encode_attempts((Attempt(TIME_US, "c1"),)),
     "spec key": keys.spec_key(QUEUE),
     "spec": records.encode_spec(SPEC),
     "spec with an expression": records.encode_spec(SPEC_EXPRESSION),
@@ -91,9 +89,13 @@ WRITTEN = {
     "reference key of a copy": keys.copy_key(5, 7, 9),
     "lent key": keys.LENT + keys.u64(7),
     "instance key": keys.INSTANCE,
+    "payloads key": keys.payloads_key(5),
+    "payloads": records.encode_payloads([b"hi", b"", b"one"]),
     "instance": encode_instance("main"),
-    "metadata": MetadataEncoder().encode(MESSAGE),
-    "metadata of a message given back": with_visible_at(MetadataEncoder().encode(MESSAGE, shared=True), TIME_US + 3),
+    "metadata": MetadataEncoder().encode(MESSAGE, records.PACKED),
+    "metadata of a shared message": MetadataEncoder().encode(MESSAGE, records.SHARED),
+    "metadata of an available message": records.encode_visible_at(TIME_US + 3),
+    "metadata of a message in flight": records.encode_consumer("c1"),
 }
 
 # Read from OpenData's own tests and texts: whatever else changes, these are not ours to change.
@@ -178,12 +180,29 @@ def test_the_golden_values_are_read() -> None:
 
 
 def test_golden_metadata_is_read() -> None:
-    plain, due_us = visible_at(bytes.fromhex(documented()["metadata of a message given back"]), "metadata")
-    found = MetadataDecoder().decode(plain, MESSAGE.payload, "metadata")
+    def where(name: str) -> tuple[bytes, str]:
+        return bytes.fromhex(documented()[name]), name
 
-    assert due_us == TIME_US + 3
-    assert all_values([found]) == all_values([MESSAGE])
-    assert visible_at(bytes.fromhex(documented()["metadata"]), "metadata")[1] is None
+    for name in ("metadata", "metadata of a shared message"):
+        metadata, _ = where(name)
+        assert all_values([MetadataDecoder().decode(metadata, MESSAGE.payload, name)]) == all_values([MESSAGE])
+    assert records.decode_payloads(*where("payloads")) == [b"hi", b"", b"one"]
+    assert records.decode_visible_at(*where("metadata of an available message")) == TIME_US + 3
+    assert records.decode_consumer(*where("metadata of a message in flight")) == "c1"
+
+
+AVAILABLE_V1 = (
+    "01 0f 01 04 07 00 00 00 00 68 e5 cf 8b 01 00 00 03 68 e5 cf 8b 01 00 00 01 68 e5 cf 8b 01 00 00"
+    " 02 68 e5 cf 8b 01 00 00 01 00 74 01 00 65 01 00 63 07 00 61 6d 71 70 30 39 31 80 00"
+)
+"""The metadata of a message given back, in a bucket of a release before."""
+
+
+def test_buckets_of_releases_before_are_read() -> None:
+    assert records.decode_visible_at(bytes.fromhex(AVAILABLE_V1), "available") == TIME_US + 3
+    assert records.decode_consumer(MetadataEncoder().encode(MESSAGE), "in flight") is None
+    assert records.decode_visible_at(MetadataEncoder().encode(MESSAGE), "available") is None
+    assert decode_instance(bytes.fromhex("01 04 00 6d 61 69 6e"), "instance") == "main"
 
 
 def test_the_bucket_of_a_message_follows_from_its_number() -> None:

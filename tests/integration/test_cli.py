@@ -200,12 +200,43 @@ def test_serve_refuses_a_port_that_is_taken(tmp_path: Path, start: Start) -> Non
     first = start(
         "serve", "--memory", "--amqp", "0", "--http", "0", "--mqtt", "0", "--ws", "0", "--ready-file", "ready.json"
     )
-    port = _wait_until_ready(first, tmp_path / "ready.json")["ports"]["amqp"]
+    taken = _wait_until_ready(first, tmp_path / "ready.json")["ports"]
 
-    result = headrace("serve", "--memory", "--amqp", str(port), "--http", "off", "--mqtt", "off", "--ws", "off")
+    result = headrace(
+        "serve", "--memory", "--amqp", taken["amqp"], "--http", taken["http"], "--mqtt", "0", "--ws", "off"
+    )
 
     assert result.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
+    for name in ("amqp", "http"):
+        assert (
+            f"{name} cannot listen on 127.0.0.1:{taken[name]}: Address already in use; "
+            f"--{name} PORT takes another port (0 a free one), and --{name} off does without {name}"
+        ) in result.stderr
+    assert "mqtt" not in result.stderr
+
+
+def test_serve_names_the_flag_of_an_address_that_this_machine_does_not_have() -> None:
+    result = headrace("serve", "--memory", "--host", "192.0.2.1", "--amqp", "0", "--http", "off", "--mqtt", "off")
+
+    assert result.returncode == 1
+    assert "amqp cannot listen on 192.0.2.1:0" in result.stderr
+    assert "--host takes another address" in result.stderr
+
+
+def test_serve_does_without_an_optional_listener_whose_port_is_taken(tmp_path: Path, start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        datagrams.bind(("127.0.0.1", 0))
+        web, coap = stream.getsockname()[1], datagrams.getsockname()[1]
+        ports = ("--amqp", "0", "--http", "0", "--mqtt", "0", "--ws", str(web), "--coap", str(coap))
+
+        process = start("serve", "--memory", *ports, "--ready-file", "ready.json")
+        said = _wait_until_ready(process, tmp_path / "ready.json")
+
+    assert sorted(said["ports"]) == ["amqp", "http", "mqtt"]
+    _, _, errors = _finish(process, signal.SIGTERM)
+    assert f"the broker serves without ws: ws cannot listen on 127.0.0.1:{web}: Address already in use" in errors
+    assert f"the broker serves without coap: coap cannot listen on 127.0.0.1:{coap} (UDP)" in errors
+    assert "--ws PORT takes another port (0 a free one), and --ws off does without ws" in errors
 
 
 def test_serve_keeps_its_data_in_the_current_directory_by_default(tmp_path: Path, start: Start) -> None:

@@ -33,6 +33,7 @@ def _start(scratch: Path, *arguments: str) -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "TMPDIR": str(scratch), "NO_COLOR": "1"},
+        start_new_session=True,
     )
 
 
@@ -96,9 +97,31 @@ def test_readings_orders_failures_and_dead_letters_show_and_ctrl_c_leaves_nothin
     assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
 
 
-def test_a_spark_pipeline_runs_over_the_stream(scratch: Path) -> None:
+@pytest.mark.parametrize("words", [(), ("--no-spark",)], ids=["with Spark", "without"])
+@pytest.mark.parametrize("first_line", ["starting a broker", "Ctrl-C ends it"])
+def test_ctrl_c_is_quiet_from_the_first_line_on(first_line: str, words: tuple[str, ...], scratch: Path) -> None:
+    process = _start(scratch, *words)
+    try:
+        _read_until(process, first_line)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        said, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    assert "did not start" not in said
+    assert "left out" not in said
+    assert list(scratch.iterdir()) == []
+
+
+def test_traffic_shows_within_ten_seconds_and_a_spark_pipeline_runs_over_the_stream(scratch: Path) -> None:
+    began = time.monotonic()
     process = _start(scratch)
     try:
+        _read_until(process, r"\d readings over MQTT; \d+ orders over AMQP")
+        assert time.monotonic() - began < 10
         found = _read_until(process, r"spark: (\w+) +(\d+) readings, mean (\S+) C")
         assert found.group(1) in ("hamburg", "lisbon", "oslo")
         assert 80 < float(found.group(3)) < 110

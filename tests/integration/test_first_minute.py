@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pika
 import pytest
 
 _ROOT = Path(__file__).parents[2]
@@ -52,8 +53,25 @@ def _run(checkout: Path) -> Iterator[str]:
         process.stdout.close()
 
 
+def _publish_and_consume(port: int) -> bytes | None:
+    """The first message of a newcomer, with pika."""
+    address = pika.ConnectionParameters("127.0.0.1", port)
+    with pika.BlockingConnection(address) as connection:
+        channel = connection.channel()
+        channel.queue_declare("hello", durable=True)
+        channel.basic_publish("", "hello", b"world")
+        for _, _, body in channel.consume("hello", auto_ack=True, inactivity_timeout=20):
+            return bytes(body)
+    return None
+
+
 def test_a_first_start_serves_at_once_and_says_that_it_compiles(checkout: Path) -> None:
-    lines = list(_run(checkout))
+    lines: list[str] = []
+    for line in _run(checkout):
+        lines.append(line)
+        if _SERVES in line:
+            (port,) = [int(each.rpartition(":")[2]) for each in lines if "  amqp on " in each]
+            assert _publish_and_consume(port) == b"world"
 
     assert "compiling goes on beside the broker" in lines[0]
     assert lines[1].startswith("headrace 0.1.0 serves memory")

@@ -27,9 +27,6 @@ from headrace.storage.objects.records import (
     MetadataDecoder,
     MetadataEncoder,
     decode_block,
-    is_shared,
-    visible_at,
-    with_visible_at,
 )
 from tests.workbench import all_values
 
@@ -67,7 +64,9 @@ DECODERS: dict[str, Callable[[bytes, str], object]] = {
     "spec": records.decode_spec,
     "texts": texts_of,
     "table key": lambda data, _: keys.decode_table_key(data),
-    "visible at": visible_at,
+    "visible at": records.decode_visible_at,
+    "consumer": records.decode_consumer,
+    "payloads": records.decode_payloads,
 }
 
 
@@ -124,7 +123,7 @@ def test_settled_messages_come_back(settled: list[records.Settled]) -> None:
 
 @given(st.lists(st.builds(records.Attempt, i64, text), max_size=4))
 def test_attempts_come_back(attempts: list[records.Attempt]) -> None:
-    assert records.decode_attempts(records.encode_attempts(attempts), "attempts") == attempts
+    assert records.decode_attempts(records.encode_attempts(tuple(attempts)), "attempts") == attempts
 
 
 @given(st.builds(records.Spec, text, u16, st.integers(0, (1 << 32) - 1), st.integers(0, 4), text, text))
@@ -170,16 +169,30 @@ def test_columns_say_of_many_messages_what_each_says(rows: list[tuple[int, Messa
     ]
 
 
-@given(messages, st.booleans(), i64)
-def test_metadata_comes_back_with_and_without_a_time_to_be_visible(message: Message, shared: bool, due_us: int) -> None:
-    metadata = MetadataEncoder().encode(message, shared)
-    found = MetadataDecoder().decode(metadata, message.payload, "metadata")
-    given_back = with_visible_at(metadata, due_us)
+@given(st.lists(messages, max_size=5), st.sampled_from([0, records.SHARED, records.PACKED]))
+def test_metadata_comes_back(rows: list[Message], flags: int) -> None:
+    encoder, decoder = MetadataEncoder(), MetadataDecoder()
+    metadata = [encoder.encode(message, flags) for message in rows]
 
-    assert all_values([found]) == all_values([message])
-    assert visible_at(given_back, "metadata") == (metadata, due_us)
-    assert all_values([MetadataDecoder().decode(given_back, message.payload, "metadata")]) == all_values([message])
-    assert is_shared(given_back, "metadata") == shared
+    found = [decoder.decode(about, row.payload, "metadata") for about, row in zip(metadata, rows, strict=True)]
+
+    assert all_values(found) == all_values(rows)
+    assert all(records.flags_of(about, "metadata") & (records.SHARED | records.PACKED) == flags for about in metadata)
+
+
+@given(i64, text)
+def test_what_a_bucket_has_of_a_message_comes_back(due_us: int, consumer: str) -> None:
+    assert records.decode_visible_at(records.encode_visible_at(due_us), "available") == due_us
+    assert records.decode_consumer(records.encode_consumer(consumer), "in flight") == consumer
+
+
+@given(st.lists(raw, max_size=5), st.data())
+def test_payloads_come_back_and_are_corrupt_if_cut_off(payloads: list[bytes], data: st.DataObject) -> None:
+    value = records.encode_payloads(payloads)
+
+    assert records.decode_payloads(value, "payloads") == payloads
+    with pytest.raises(Corrupt, match="payloads"):
+        records.decode_payloads(value[: data.draw(st.integers(0, len(value) - 1))], "payloads")
 
 
 @given(

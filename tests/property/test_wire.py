@@ -2,15 +2,17 @@
 
 import contextlib
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError, Refused
 from headrace.model import AMQP091, AMQP10, MQTT5, NATIVE
 from headrace.selector.fields import header_text
+from headrace.storage.frame import FRAME, Frame
 from headrace.wire import amqp091, amqp10, mqtt5
 from headrace.wire.amqp10_values import Reader, encode_value
-from headrace.wire.encodings import decode_headers, decode_properties, encode_properties, read_columns
+from headrace.wire.encodings import decode_headers, decode_properties, encode_properties
 from headrace.wire.mqtt5 import OF_PUBLISH, PropertyList
 from headrace.wire.properties import Properties, plain_value
 from headrace.wire.types import Map
@@ -73,12 +75,28 @@ stored = st.one_of(
 )
 
 
+def read_columns(encoding: int, raw: bytes) -> tuple[str | None, dict[str, str] | None]:
+    """The content type and the headers of a row, which has all columns that properties have."""
+    batch = pa.RecordBatch.from_pydict({"encoding": pa.array([encoding], pa.uint8()), "properties": [raw]})
+    names = [field.name for field in FRAME if field.nullable and field.name not in ("expires_at", "deliver_at")]
+    (row,) = Frame("orders", names).of(batch).to_pylist()
+    assert [each["key"] for each in row["typed_headers"] or []] == list(_headers(encoding, raw))
+    return row["content_type"], None if row["headers"] is None else dict(row["headers"])
+
+
+def _headers(encoding: int, raw: bytes) -> dict[str, object]:
+    try:
+        return decode_properties(encoding, raw).headers if raw else {}
+    except Refused:
+        return {}
+
+
 @given(stored)
 def test_columns_and_headers_are_those_of_the_properties(given_: tuple[int, bytes]) -> None:
     whole = decode_properties(*given_)
     content_type, headers = read_columns(*given_)
 
-    assert (content_type or "") == whole.content_type
+    assert (content_type or "") == whole.content_type.encode(errors="replace").decode()
     shown = {name: text for name, value in whole.headers.items() if (text := header_text(plain_value(value)))}
     assert {name: text for name, text in (headers or {}).items() if text} == shown
     assert repr(decode_headers(*given_)) == repr(whole.headers)

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import functools
 import os
 import re
 import subprocess
@@ -91,11 +92,14 @@ def test_what_types_the_compiled_modules_is_there_when_pip_builds() -> None:
     assert needed - {"mypy-extensions>=1.0,<2"} <= building  # mypy brings that itself
 
 
-def _nodes() -> Iterator[tuple[str, ast.AST]]:
+@functools.cache
+def _nodes() -> list[tuple[str, ast.AST]]:
     """Everything in every module that is compiled."""
-    for name in hatch_build.modules():
-        for node in ast.walk(ast.parse((hatch_build.SOURCES / name).read_text())):
-            yield name, node
+    return [
+        (name, node)
+        for name in hatch_build.modules()
+        for node in ast.walk(ast.parse((hatch_build.SOURCES / name).read_text()))
+    ]
 
 
 def _declared(node: ast.ClassDef) -> set[str]:
@@ -188,6 +192,23 @@ def test_without_a_compiler_a_wheel_is_plain(tmp_path: Path) -> None:
         names = archive.namelist()
     assert "headrace/core/broker.py" in names
     assert not [name for name in names if name.endswith(".so")]
+
+
+def test_a_build_with_a_compiler_says_that_it_compiles_and_how_long_it_took(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hatch_build, "obstacle", lambda: "")
+    monkeypatch.setattr(hatch_build, "compile_in", lambda folder: [])
+    hook = hatch_build.CompileHook.__new__(hatch_build.CompileHook)
+
+    hook.initialize("standard", {"dependencies": [], "force_include": {}})
+    hook.finalize("standard", {}, "")
+
+    first, last = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"headrace: compiling \d+ modules, which takes some minutes; HEADRACE_COMPILE=off does without", first
+    )
+    assert re.fullmatch(r"headrace: compiled in \d+ s", last)
 
 
 def _update(copy: Path, environment: dict[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 GET    /bulk/queues?name=orders                          queues with their first and next offset
 GET    /bulk/messages?queue=orders&from=0&to=1000        messages, as an Arrow stream
+GET    /bulk/extents?queue=orders&from=0&to=1000         how many bytes its messages have, part by part
 GET    /bulk/offset?queue=orders&timestamp=...           offset of the first message of a time
 PUT    /bulk/progress?queue=orders&group=g&offset=10     progress of a reader
 PUT    /bulk/transactions/{id}/parts/{part}?queue=orders messages to write, as an Arrow stream
@@ -17,6 +18,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast, final
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -30,11 +32,11 @@ from headrace.config.kinds import Number, Text, Texts, Unchecked, Unfit
 from headrace.config.table import option, read_model, required
 from headrace.core.access.permissions import EXCHANGE, QUEUE, READ, WRITE, Rights
 from headrace.core.broker import Broker
-from headrace.core.ledger import ONCE
+from headrace.core.ledger import ONCE, Advance
 from headrace.core.publishing import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.topology import DEFAULT_HOST, scoped
-from headrace.errors import HeadraceError, Refused, TooLarge, Truncated
+from headrace.errors import HeadraceError, PreconditionFailed, Refused, TooLarge, Truncated
 from headrace.net.connection import outcome
 from headrace.storage.api import MAX_NAME_BYTES
 
@@ -45,8 +47,15 @@ ARROW: Final = "application/vnd.apache.arrow.stream"
 NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 MAX_PART_BYTES: Final = 32 << 20
 MAX_TRANSACTION_BYTES: Final = 256 << 20
-"""Most payload bytes of one commit, which is one record in memory."""
+"""Most bytes that are stored at once, as one record in memory; more are stored one portion after the other."""
+_ANSWER_SECONDS: Final = 20.0
+"""Time after which a commit that is not done yet answers how far it is."""
 _READ_ROWS: Final = 16_384
+_NO_LIMIT: Final = (1 << 63) - 1
+_EXTENT_BYTES: Final = 1 << 20
+"""Neighbouring messages are one extent up to this size."""
+_MAX_EXTENTS: Final = 20_000
+_STEPS_AT_ONCE: Final = 100
 _WRITERS: Final = 4
 _QUEUES_AT_ONCE: Final = 32
 _OFFSET: Final = Number(0, (1 << 63) - 1, "it must be a whole number from 0 on")
@@ -78,6 +87,7 @@ def routes(pages: Pages) -> list[BaseRoute]:
     return [
         pages.route("/bulk/queues", reading.queues, tag=ANYBODY),
         pages.route("/bulk/messages", reading.messages, tag=ANYBODY),
+        pages.route("/bulk/extents", reading.extents, tag=ANYBODY),
         pages.route("/bulk/offset", reading.offset, tag=ANYBODY),
         pages.route("/bulk/progress", reading.progress, "PUT", ANYBODY),
         pages.route("/bulk/transactions/{id}/parts/{part}", writing.put_part, "PUT", ANYBODY),
@@ -148,15 +158,31 @@ class _Reading:
         """Send messages from `from` up to but not including `to`, in stored blocks."""
         broker, rights, host = place_of(call)
         queue = queue_of(call, broker, rights)
-        first, following = queue.first_offset, queue.safe_offset
-        start = number_of(call, "from", first)
-        stop = min(number_of(call, "to", following), following)
-        if start < first and start < stop:
-            raise Truncated(f"offset {start} of queue {queue.name!r} is gone: it begins at {first}")
+        start, stop = _range_of(call, queue)
         names = columns_named(call.request.query_params.get("columns", ""))
         batches = self._arrow.stream(queue.name, names)
         is_open = "from" not in call.request.query_params
         return _Rows(_body(queue, batches, start, stop, is_open), media_type=ARROW, headers={"x-queue-host": host})
+
+    async def extents(self, call: Call) -> Response:
+        """Show neighbouring messages with their bytes, until `bytes` are reached; there may be more."""
+        broker, rights, _ = place_of(call)
+        queue = queue_of(call, broker, rights)
+        start, stop = _range_of(call, queue)
+        enough = number_of(call, "bytes", _NO_LIMIT)
+        found: list[list[int]] = []
+        size = 0
+        for step, (at, until, extent_bytes) in enumerate(queue.log.extents(start, stop), 1):
+            if found and found[-1][2] + extent_bytes <= _EXTENT_BYTES:
+                found[-1][1:] = [until, found[-1][2] + extent_bytes]
+            else:
+                found.append([at, until, extent_bytes])
+            size += extent_bytes
+            if size > enough or len(found) == _MAX_EXTENTS:
+                break
+            if step % _STEPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return JSONResponse({"extents": found})
 
     async def offset(self, call: Call) -> Response:
         """Show the first offset at or after a time in microseconds; the next offset if there is none."""
@@ -174,6 +200,24 @@ class _Reading:
         broker.groups.report(queue.name, group, number_of(call, "offset", -1))
         await call.stored(broker)
         return JSONResponse({"status": "ok"})
+
+
+def _range_of(call: Call, queue: Queue) -> tuple[int, int]:
+    """Return the offsets `from` and `to` of a call, within the queue. Raises Truncated when they are gone."""
+    first, following = queue.first_offset, queue.safe_offset
+    start = number_of(call, "from", first)
+    stop = min(number_of(call, "to", following), following)
+    if start < first and start < stop:
+        raise Truncated(f"offset {start} of queue {queue.name!r} is gone: it begins at {first}")
+    log = number_of(call, "log", _NO_LIMIT)
+    if log not in (_NO_LIMIT, _log_id(queue)):
+        raise Truncated(f"queue {queue.name!r} was deleted and declared again: its log {log} is gone")
+    return start, stop
+
+
+def _log_id(queue: Queue) -> int:
+    """Return the id of the queue's log; -1 before its first message."""
+    return queue.log.id if queue.log.next_offset else -1
 
 
 @final
@@ -216,6 +260,7 @@ def _bounds(queue: Queue) -> dict[str, object]:
         "first": queue.first_offset,
         "next": queue.safe_offset,
         "bytes": queue.log.size_bytes,
+        "log": _log_id(queue),
         "groups": {name: group.state.committed for name, group in queue.groups.items()},
     }
 
@@ -240,7 +285,12 @@ class _Writing:
         async with self._writers:  # no body is read while it waits, so the client stops sending
             body = await call.body(MAX_PART_BYTES)
             encode = self._arrow.part_writer(
-                host, name_of(call, "id"), name_of(call, "part"), kind, name, call.visitor.name, call.text("attempt")
+                host,
+                name_of(call, "id"),
+                name_of(call, "part"),
+                (kind, name),
+                call.visitor.name,
+                call.text("attempt"),
             )
             rows, size, topics = await asyncio.to_thread(encode, body)
         _check_topics(rights, kind, name, topics)
@@ -252,14 +302,13 @@ class _Writing:
         body = await call.read(Commit, is_lenient=True)
         transaction = name_of(call, "id")
         key = scoped(host, transaction)
-        running = self._commits.get(key)
-        if running is not None:  # the first answer was lost: both requests get it
-            return JSONResponse(await asyncio.shield(running))
-        replace = _replacement(body, place_of(call)[1])
-        task = asyncio.ensure_future(self._finish(call, transaction, body, replace))
-        self._commits[key] = task
-        task.add_done_callback(lambda _: self._commits.pop(key, None))
-        return JSONResponse(await asyncio.shield(task))
+        task = self._commits.get(key)
+        if task is None:  # else the first answer was lost, or was that it is not done yet
+            replace = _replacement(body, place_of(call)[1])
+            task = self._commits[key] = asyncio.ensure_future(self._finish(call, transaction, body, replace))
+            task.add_done_callback(lambda _: self._commits.pop(key, None))
+        done, _ = await asyncio.wait([task], timeout=_ANSWER_SECONDS)
+        return JSONResponse(task.result() if done else {"status": "committing"})
 
     async def _finish(self, call: Call, transaction: str, body: Commit, replace: Replace | None) -> dict[str, object]:
         _, _, host = place_of(call)
@@ -273,17 +322,48 @@ class _Writing:
         if rows >= 0:
             return {"status": "committed before", "rows": rows}
         async with self._writers:
-            bulk = broker.bulk()
-            try:
-                if replace is not None:
-                    bulk.replace(replace.queue, replace.before)
-                largest_bytes = await self._fill(bulk, broker, rights, host, transaction, body.parts)
-                call.meter(bulk.rows, largest_bytes)
-                await outcome(lambda confirm: bulk.commit(transaction, body.sequence, confirm))
-            except HeadraceError:
-                bulk.undo()
-                raise
-        return {"status": "committed", "rows": bulk.rows, "unrouted": bulk.unrouted}
+            advance, portions = await self._portions(broker, host, transaction, body, replace is not None)
+            unrouted = 0
+            for portion in portions:
+                bulk = broker.bulk()
+                try:
+                    if replace is not None:
+                        bulk.replace(replace.queue, replace.before)
+                    largest_bytes = await self._fill(bulk, broker, rights, host, transaction, portion)
+                    call.meter(bulk.rows, largest_bytes)
+                    before, advance.rows = advance.rows, advance.rows + bulk.rows
+                    advance.parts += len(portion)
+                    reached = None if portion is portions[-1] else advance
+                    await outcome(partial(bulk.commit, transaction, body.sequence, before=before, advance=reached))
+                except HeadraceError:
+                    bulk.undo()
+                    raise
+                unrouted += bulk.unrouted
+        return {"status": "committed", "rows": advance.rows, "unrouted": unrouted}
+
+    async def _portions(
+        self, broker: Broker, host: str, transaction: str, body: Commit, is_one: bool
+    ) -> tuple[Advance, list[Sequence[str]]]:
+        """Return how far a commit is, and the portions of parts that are left. Raises NotFound, PreconditionFailed."""
+        advance = broker.ledger.advance(transaction)
+        parts = body.parts
+        if advance is not None:  # these rows, not those that were staged again for the same commit
+            if advance.sequence != body.sequence:
+                raise PreconditionFailed(
+                    f"transaction {transaction!r} has a commit with the number {advance.sequence} that is stored in "
+                    f"part; ask for that again first"
+                )
+            begun = await asyncio.to_thread(self._arrow.begun, host, transaction, body.sequence)
+            parts = begun[advance.parts :]
+        for part in parts:
+            if not NAME.fullmatch(part):
+                raise BadRequest(f"{part!r} is not the name of a part")
+        if is_one:
+            return Advance(body.sequence, 0, 0), [parts]
+        portions = await asyncio.to_thread(self._arrow.plan, host, transaction, parts, MAX_TRANSACTION_BYTES)
+        if advance is None and len(portions) > 1:
+            await asyncio.to_thread(self._arrow.begin, host, transaction, body.sequence, parts)
+        return advance or Advance(body.sequence, 0, 0), portions
 
     async def _fill(
         self, bulk: Bulk, broker: Broker, rights: Rights, host: str, transaction: str, parts: Sequence[str]
@@ -294,8 +374,6 @@ class _Writing:
         copies: dict[str, Copies] = {}
         numbers: dict[str, int] = {}
         for part in parts:
-            if not NAME.fullmatch(part):
-                raise BadRequest(f"{part!r} is not the name of a part")
             staged = await asyncio.to_thread(self._arrow.part, host, transaction, part)
             if staged.kind == BY_COLUMN:
                 by_row.append(staged)
@@ -309,7 +387,7 @@ class _Writing:
             if size > MAX_TRANSACTION_BYTES:
                 raise TooLarge(
                     f"transaction {transaction!r} has more than {MAX_TRANSACTION_BYTES >> 20} MiB of payloads, the "
-                    f"most that is stored at once; write less at a time (with Spark: maxBytesPerTrigger when streaming)"
+                    f"most that this commit stores at once; write less at a time (with Spark: maxBytesPerTrigger)"
                 )
             for rows in staged.blocks if staged.kind != BY_COLUMN else []:
                 bulk.add(staged.kind, staged.name, rows)
@@ -327,12 +405,13 @@ class _Writing:
 
     async def abort(self, call: Call) -> Response:
         """Forget uncommitted parts; a commit stays."""
-        _, _, host = place_of(call)
+        broker, _, host = place_of(call)
         transaction = name_of(call, "id")
         running = self._commits.get(scoped(host, transaction))
         if running is not None:
             await asyncio.wait([running])
-        await asyncio.to_thread(self._arrow.forget, host, transaction, call.text("attempt"))
+        if broker.ledger.advance(transaction) is None:  # the rest of a commit that has begun is still to be stored
+            await asyncio.to_thread(self._arrow.forget, host, transaction, call.text("attempt"))
         return JSONResponse({"status": "ok"})
 
 

@@ -16,7 +16,7 @@ from headrace.admin.site import Site
 from headrace.core.publishing import TO_EXCHANGE, TO_TOPIC
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.topology import scoped
-from headrace.errors import Refused, TooLarge, Truncated, Unavailable
+from headrace.errors import Refused, TooLarge, Truncated, missing_extra
 from headrace.storage.local.staging import EXPIRE_SECONDS
 
 if TYPE_CHECKING:
@@ -139,16 +139,19 @@ class Copies:
 
 COLUMNS: Final = (
     "queue", "offset", "timestamp", "topic", "routing_key", "payload", "expires_at", "priority", "content_type",
-    "headers",
+    "headers", "encoding", "properties", "message_id", "correlation_id", "reply_to", "type", "app_id", "user_id",
+    "content_encoding", "expiration", "delivery_mode", "sent_at", "deliver_at", "exchange", "client_id", "protocol",
+    "typed_headers",
 )  # fmt: skip
+_USUAL: Final = COLUMNS[:9]
 PROTOCOL: Final = "bulk"
 BY_COLUMN: Final = "queues"
 """Kind of a part whose rows name their queues in a column."""
 
 
 def columns_named(text: str) -> list[str]:
-    """Return the columns of `columns=offset,payload`; by default all but the headers. Raises BadRequest."""
-    names = [name for name in text.split(",") if name] or [name for name in COLUMNS if name != "headers"]
+    """Return the columns of `columns=offset,payload`; by default those that cost little. Raises BadRequest."""
+    names = [name for name in text.split(",") if name] or list(_USUAL)
     for name in names:
         if name not in COLUMNS:
             raise BadRequest(f"there is no column {name[:64]!r}; there are {', '.join(COLUMNS)}")
@@ -172,10 +175,11 @@ class ArrowCodec:
         return Stream(queue, names)
 
     def part_writer(
-        self, host: str, transaction: str, part: str, kind: str, name: str, user: str, attempt: str
+        self, host: str, transaction: str, part: str, target: tuple[str, str], user: str, attempt: str
     ) -> Callable[[bytes], tuple[int, int, list[str]]]:
         """Make a function that stages a body as a part and returns its rows, bytes and topics."""
         _need_arrow()
+        kind, name = target
         area, now_us = self._site.staging, self._site.clock.now_us()
 
         def write(body: bytes) -> tuple[int, int, list[str]]:
@@ -207,6 +211,33 @@ class ArrowCodec:
         target, blocks, beside = self._site.staging.get(scoped(host, transaction), part)
         names: list[str] = json.loads(target.get("names", "[]"))
         return Part(target["kind"], target["name"], blocks, names, beside)
+
+    def plan(self, host: str, transaction: str, parts: Sequence[str], most_bytes: int) -> "list[Sequence[str]]":
+        """Return the parts in portions that are stored one after the other; one portion for those that must be.
+
+        Raises NotFound.
+        """
+        area, key = self._site.staging, scoped(host, transaction)
+        portions: list[Sequence[str]] = [[]]
+        size = 0
+        for part in parts:
+            target, part_bytes = area.outline(key, part)
+            if target["kind"] == COPY or not area.is_lasting:
+                return [list(parts)]
+            if portions[-1] and size + part_bytes > most_bytes:
+                portions.append([])
+                size = 0
+            portions[-1] = [*portions[-1], part]
+            size += part_bytes
+        return portions
+
+    def begin(self, host: str, transaction: str, sequence: int, parts: Sequence[str]) -> None:
+        """Make the parts durable, to be stored one after the other. Raises Unavailable."""
+        self._site.staging.begin(scoped(host, transaction), sequence, parts)
+
+    def begun(self, host: str, transaction: str, sequence: int) -> list[str]:
+        """Return the parts that `begin` was given. Raises NotFound."""
+        return self._site.staging.begun(scoped(host, transaction), sequence)
 
     def merge(self, parts: "Sequence[Part]") -> "list[tuple[str, EncodedRows]]":
         """Return the rows of each queue of parts whose rows name queues. Raises Refused if they are too many."""
@@ -358,4 +389,4 @@ def _need_arrow() -> None:
     try:
         import pyarrow.compute  # noqa: F401
     except ImportError as error:
-        raise Unavailable(f"this needs pyarrow ({error}): pip install 'headrace[arrow]'") from error
+        raise missing_extra("this", "arrow", error) from error

@@ -2,7 +2,7 @@
 
 POST /bulk/claims/{name}/take     claim waiting messages, for one lease
 POST /bulk/claims/{name}/hold     renew the claim, or claim the messages again
-POST /bulk/claims/{name}/finish   acknowledge messages
+POST /bulk/claims/{name}/finish   acknowledge messages that the claim holds
 POST /bulk/claims/{name}/release  put all messages of the claim back in line
 
 Bodies are JSON with "queue" and "group", and "ranges" of offsets: [[from, to], ...], `to` not included.
@@ -136,7 +136,7 @@ async def _hold(call: Call) -> Response:
 
 
 async def _finish(call: Call) -> Response:
-    """Acknowledge messages, but those of other consumers; answer once that is durable."""
+    """Acknowledge messages that the claim holds; answer with their number once that is durable."""
     broker, name, body = await _read(call, Finish)
     count = 0
     for some in _portions(body.ranges):

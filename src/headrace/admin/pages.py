@@ -366,11 +366,7 @@ class Pages:
     """Makes routes to pages that need a login."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
-
-    @property
-    def site(self) -> Site:
-        return self._site
+        self.site = site
 
     def route(self, path: str, page: Page, method: str = "GET", tag: str = MANAGEMENT) -> Route:
         """Make the route of a page for users with this tag. `path` has Starlette's parameters: `/queues/{name}`.
@@ -383,7 +379,7 @@ class Pages:
             visitor = await self.visitor(request)
             if not visitor.may(tag):
                 raise AccessRefused(f"user {visitor.name!r} needs the tag {tag!r} for this")
-            call = Call(request, self._site, visitor)
+            call = Call(request, self.site, visitor)
             try:
                 return await page(call)
             finally:
@@ -395,7 +391,7 @@ class Pages:
         """Log the visitor in. Raises NoLogin."""
         name, password = _credentials(request.headers.get("authorization", ""))
         address = "local" if request.client is None else request.client.host
-        visitor = await self._site.sign_in(Login(name, password, address, is_from_here(request)))
+        visitor = await self.site.sign_in(Login(name, password, address, is_from_here(request)))
         if visitor is None:
             raise NoLogin("Login failed")
         presence = request.scope.get(SCOPE_KEY)

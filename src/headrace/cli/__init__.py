@@ -33,6 +33,9 @@ _COMMANDS: Final = {
 class _Commands(TyperGroup):
     """Loads the module of the command that runs; `headrace --version` loads none."""
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _plain_flags(super().get_params(ctx))
+
     def list_commands(self, ctx: object) -> list[str]:
         return list(_COMMANDS)
 
@@ -42,7 +45,23 @@ class _Commands(TyperGroup):
             return None
         command = typer.main.get_command(importlib.import_module(module).app)
         command.name = cmd_name
+        _show_plain_flags(command)
         return command
+
+
+def _show_plain_flags(command: Any) -> None:
+    """Let the help of a command and its subcommands show a flag as a flag: typer writes <bool> behind it."""
+    get_params = command.get_params
+    command.get_params = lambda context: _plain_flags(get_params(context))
+    for inner in getattr(command, "commands", {}).values():
+        _show_plain_flags(inner)
+
+
+def _plain_flags(parameters: list[Any]) -> list[Any]:
+    for each in parameters:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return parameters
 
 
 cli: Final = typer.Typer(

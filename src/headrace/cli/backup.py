@@ -1,35 +1,30 @@
 """`headrace backup`: a consistent copy of a data directory or a store. Storage makes the copy."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from headrace.cli.output import count, examples, fail, group_of_store, group_option
-from headrace.errors import HeadraceError
+from headrace.cli.output import command, count, fail, group_of_store, group_option, progress
+from headrace.errors import HeadraceError, missing_extra
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 from headrace.storage.local.backup import back_up
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
-Tell = Callable[[int], None]
 _Done = tuple[int, int, int]
 """Logs, messages and bytes."""
 
 
-@app.command(
-    epilog=examples(
-        "headrace backup /var/lib/headrace /backup/headrace-monday",
-        "headrace backup /backup/headrace-monday /var/lib/headrace     restore it, with the broker stopped",
-        "headrace backup --store s3://bucket/prefix s3://bucket/monday        a store",
-        "headrace backup --store s3://bucket/prefix --group hot s3://bucket/monday",
-    )
+@command(
+    app,
+    "headrace backup /var/lib/headrace /backup/headrace-monday",
+    "headrace backup /backup/headrace-monday /var/lib/headrace     restore it, with the broker stopped",
+    "headrace backup --store s3://bucket/prefix s3://bucket/monday        a store",
+    "headrace backup --store s3://bucket/prefix --group hot s3://bucket/monday",
 )
 def backup(
     places: Annotated[
@@ -55,7 +50,8 @@ def backup(
         wanted = "one place: where to copy the store to" if store else "two: the data directory, and where to copy it"
         fail(f"backup takes {wanted}", EXIT_USAGE)
     try:
-        logs, messages, size = _with_bar(lambda tell: _copy(store, database, places, tell))
+        with progress("copying") as show:
+            logs, messages, size = _copy(store, database, places, lambda done: show(f"copied {decimal(done)}"))
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
     if as_json:
@@ -65,26 +61,13 @@ def backup(
     typer.echo(f"{places[-1]} has {count(logs, 'log')} with {count(messages, 'message')}, {decimal(size)} copied")
 
 
-def _copy(store: str, group: str, places: list[str], tell: Tell) -> _Done:
+def _copy(store: str, group: str, places: list[str], tell: Callable[[int], None]) -> _Done:
     if not store:
         copied = back_up(Path(places[0]), Path(places[1]), progress=tell)
         return copied.queues, copied.messages, copied.size_bytes
     try:
         from headrace.storage.objects.backup import back_up_store
-    except ImportError:
-        fail("a store needs one more package: pip install 'headrace[objects]'", EXIT_USAGE)
+    except ImportError as error:
+        fail(str(missing_extra("--store", "objects", error)), EXIT_USAGE)
     of_store = back_up_store(store, places[0], progress=tell, group=group)
     return of_store.queues, of_store.messages, of_store.size_bytes
-
-
-def _with_bar(copy: Callable[[Tell], _Done]) -> _Done:
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    with bar:
-        task = bar.add_task("copying", total=None)
-        return copy(lambda done: bar.update(task, description=f"copied {decimal(done)}"))

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 import typer
 
-from headrace.cli.output import announce, fail
+from headrace.cli.output import Command, announce, command, fail
 from headrace.config.configuration import CLIENT_VARIABLES, unknown_variables
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 
@@ -55,6 +55,9 @@ class Client:
             )
         else:
             self._connection = http.client.HTTPConnection(parts.hostname or "", port, timeout=timeout_seconds)
+
+    def close(self) -> None:
+        self._connection.close()
 
     def get(self, *path: str, **query: object) -> Answer:
         return self._call("GET", path, None, query)
@@ -145,7 +148,6 @@ def queue_argument(text: str) -> Any:
 
 
 QueueName = Annotated[str, queue_argument("The queue's name.")]
-Command = Callable[..., None]
 _SHARED: Final[dict[str, tuple[Any, object]]] = {
     "url": (
         Annotated[str, typer.Option(envvar="HEADRACE_URL", help="The broker's HTTP address; a login may be in it.")],
@@ -164,18 +166,19 @@ _SHARED: Final[dict[str, tuple[Any, object]]] = {
 }
 
 
-def connected(command: Command) -> Command:
-    """Add the options of all clients to a command, which gets a Client and `as_json` instead."""
-    return _with_options(command, _SHARED)
+def connected(
+    app: typer.Typer, *lines: str, name: str | None = None, has_host: bool = True
+) -> Callable[[Command], Command]:
+    """Add a command to an app, with its examples. It gets a Client and `as_json` for the options of all clients.
+
+    Only a command that works in one virtual host has --vhost.
+    """
+    options = {key: option for key, option in _SHARED.items() if has_host or key != "vhost"}
+    return lambda function: command(app, *lines, name=name)(_with_options(function, options))
 
 
-def connected_to_all(command: Command) -> Command:
-    """Add the same options without --vhost."""
-    return _with_options(command, {name: option for name, option in _SHARED.items() if name != "vhost"})
-
-
-def _with_options(command: Command, options: dict[str, tuple[Any, object]]) -> Command:
-    parameters = inspect.signature(command, eval_str=True).parameters.values()
+def _with_options(function: Command, options: dict[str, tuple[Any, object]]) -> Command:
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
     own = [each for each in parameters if each.name not in ("client", "as_json")]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
@@ -186,10 +189,11 @@ def _with_options(command: Command, options: dict[str, tuple[Any, object]]) -> C
         for text in unknown_variables(os.environ, CLIENT_VARIABLES, _MUCH_ALIKE):
             announce(text)
         client = Client(values.pop("url"), values.pop("user"), values.pop("password"), values.pop("vhost", "/"))
-        command(client, **values)
+        with contextlib.closing(client):
+            function(client, **values)
 
-    run.__name__ = command.__name__
-    run.__doc__ = command.__doc__
+    run.__name__ = function.__name__
+    run.__doc__ = function.__doc__
     keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
     run.__signature__ = inspect.Signature([*keyword_only, *shared])  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in [*own, *shared]}

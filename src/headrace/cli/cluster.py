@@ -4,11 +4,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headrace.cli.client import EXIT_UNAVAILABLE, Client, connected_to_all
-from headrace.cli.output import Column, command_group, examples, fail, print_facts, print_json, print_rows
+from headrace.cli.client import EXIT_UNAVAILABLE, Client, connected
+from headrace.cli.output import Column, command_group, fail, print_facts, print_json, print_rows
 from headrace.clock import SystemClock
 from headrace.config.replication import MAIN
-from headrace.errors import HeadraceError, Unavailable
+from headrace.errors import HeadraceError, Unavailable, missing_extra
 from headrace.process import EXIT_PROBLEMS
 
 app: Final = command_group(
@@ -25,14 +25,13 @@ def _cluster() -> None:
     pass
 
 
-@app.command(
-    epilog=examples(
-        "headrace cluster status",
-        "headrace cluster status --json",
-        "headrace cluster status --store s3://bucket/prefix",
-    )
+@connected(
+    app,
+    "headrace cluster status",
+    "headrace cluster status --json",
+    "headrace cluster status --store s3://bucket/prefix",
+    has_host=False,
 )
-@connected_to_all
 def status(
     client: Client,
     as_json: bool,
@@ -101,7 +100,7 @@ def _read(store: str) -> dict[str, Any]:
         from headrace.cluster.lease import Records
         from headrace.cluster.status import groups_to_json, read_groups
     except ImportError as error:
-        fail(f"--store needs obstore ({error}): pip install 'headrace[objects]'", EXIT_PROBLEMS)
+        fail(str(missing_extra("--store", "objects", error)), EXIT_PROBLEMS)
     try:
         found = groups_to_json(read_groups(Records(store, MAIN, _STORE_MS, create=False), SystemClock()))
     except Unavailable as error:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from headrace.cli.output import announce, command_group, count, examples, fail, line, print_json, table_console
+from headrace.cli.output import announce, command, command_group, count, fail, line, print_json, table_console
 from headrace.config.configuration import Configuration
 from headrace.config.kinds import Kind
 from headrace.config.reference import schema as make_schema
@@ -32,12 +32,11 @@ _File = Annotated[
 ]
 
 
-@app.command(
-    epilog=examples(
-        "headrace config check",
-        "headrace config check /etc/headrace/headrace.yaml",
-        "headrace config check headrace.yaml --json     a list of problems",
-    )
+@command(
+    app,
+    "headrace config check",
+    "headrace config check /etc/headrace/headrace.yaml",
+    "headrace config check headrace.yaml --json     a list of problems",
 )
 def check(
     file: _File = None, as_json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False
@@ -70,7 +69,7 @@ def check(
         typer.echo(f"{source or 'no file'}: {verdict}; {count(len(queues), 'queue')}")
 
 
-@app.command(epilog=examples("headrace config show", "headrace config show headrace.yaml --json"))
+@command(app, "headrace config show", "headrace config show headrace.yaml --json")
 def show(
     file: _File = None, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False
 ) -> None:
@@ -93,7 +92,7 @@ def show(
         line(console, f"queue {definition.name}: {definition.kind}")
 
 
-@app.command(epilog=examples("headrace config schema > headrace.schema.json"))
+@command(app, "headrace config schema > headrace.schema.json")
 def schema() -> None:
     """Print the JSON schema of the file."""
     typer.echo(json.dumps(make_schema(root(FILE_QUEUE)), indent=1))

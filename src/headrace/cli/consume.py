@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from headrace.cli.client import Client, QueueName, connected
-from headrace.cli.output import Form, check_format, examples, fail, print_message
+from headrace.cli.output import Form, check_format, fail, print_message
 from headrace.process import EXIT_USAGE
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
@@ -13,17 +13,15 @@ _AT_ONCE: Final = 100
 _WAIT_MS: Final = 20_000
 
 
-@app.command(
-    epilog=examples(
-        "headrace consume orders",
-        "headrace consume orders --count 10 --format json",
-        "headrace consume orders --keep --count 3          look at them, and put them back",
-        "headrace consume events --group audit --from first",
-        "headrace consume events --from timestamp=1767225600 --count 5",
-        "headrace consume events --follow                  wait for more until Ctrl-C",
-    )
+@connected(
+    app,
+    "headrace consume orders",
+    "headrace consume orders --count 10 --format json",
+    "headrace consume orders --keep --count 3          look at them, and put them back",
+    "headrace consume events --group audit --from first",
+    "headrace consume events --from timestamp=1767225600 --count 5",
+    "headrace consume events --follow                  wait for more until Ctrl-C",
 )
-@connected
 def consume(
     client: Client,
     as_json: bool,

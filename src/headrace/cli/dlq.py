@@ -14,10 +14,10 @@ from headrace.cli.output import (
     command_group,
     confirm,
     count,
-    examples,
     print_facts,
     print_message,
     print_rows,
+    progress,
 )
 
 app: Final = command_group("Look at dead letters and send them back.")
@@ -28,16 +28,14 @@ Offset = Annotated[int, typer.Option(min=0, help="The offset to begin at.")]
 _MOST: Final = 10_000
 
 
-@app.command("list", epilog=examples("headrace dlq list", "headrace dlq list --json"))
-@connected
+@connected(app, "headrace dlq list", "headrace dlq list --json", name="list")
 def list_dead_letters(client: Client, as_json: bool) -> None:
     """List the queues of dead letters."""
     columns: list[Column] = ["queue", ("of", "origin"), "messages"]
     print_rows(columns, client.pages("dead-letters", client.host, limit=1000), as_json)
 
 
-@app.command(epilog=examples("headrace dlq show orders", "headrace dlq show orders --limit 5 --format json"))
-@connected
+@connected(app, "headrace dlq show orders", "headrace dlq show orders --limit 5 --format json")
 def show(
     client: Client,
     as_json: bool,
@@ -59,8 +57,7 @@ def show(
         following = found["next"]
 
 
-@app.command(epilog=examples("headrace dlq redrive orders", "headrace dlq redrive orders --limit 1 --offset 0"))
-@connected
+@connected(app, "headrace dlq redrive orders", "headrace dlq redrive orders --limit 1 --offset 0")
 def redrive(
     client: Client,
     as_json: bool,
@@ -77,8 +74,7 @@ def redrive(
     print_facts({"sent back": _gone(done)}, as_json, done)
 
 
-@app.command(epilog=examples("headrace dlq move orders parking"))
-@connected
+@connected(app, "headrace dlq move orders parking")
 def move(
     client: Client,
     as_json: bool,
@@ -96,19 +92,20 @@ def move(
     print_facts({"moved": _gone(done)}, as_json, done)
 
 
-@app.command(epilog=examples("headrace dlq purge orders --yes"))
-@connected
+@connected(app, "headrace dlq purge orders --yes")
 def purge(client: Client, as_json: bool, queue: QueueName, exact: Exact = False, yes: Yes = False) -> None:
     """Drop the dead letters of a queue."""
     confirm(f"drop {_meant(_letters(client, queue, exact))}?", yes)
     dropped = 0
     following: int | None = 0
     done: Answer = {}
-    while following is not None:
-        path = client.queue(queue, "dead-letters", "purge")
-        done = client.post(*path, body={"offset": following}, exact=exact)
-        dropped += done["messages"]
-        following = done["next"]
+    with progress("dropping") as show:
+        while following is not None:
+            path = client.queue(queue, "dead-letters", "purge")
+            done = client.post(*path, body={"offset": following}, exact=exact)
+            dropped += done["messages"]
+            following = done["next"]
+            show(f"dropped {dropped:,}")
     done = {**done, "messages": dropped}
     print_facts({"purged": _gone(done)}, as_json, done)
 

@@ -20,16 +20,17 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.output import (
+    command,
     count,
-    examples,
     fail,
     group_of_store,
     group_option,
     line,
     print_json,
+    progress,
     table_console,
 )
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, missing_extra
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 from headrace.storage.group_row import GroupRow
 from headrace.storage.local import doctor as storage_doctor
@@ -42,14 +43,13 @@ if TYPE_CHECKING:
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
-@app.command(
-    epilog=examples(
-        "headrace doctor data                 verify everything, change nothing",
-        "headrace doctor data --repair        say what can be repaired, ask, and do it",
-        "headrace doctor data --json          the same report for programs",
-        "headrace doctor --store s3://bucket/prefix",
-        "headrace doctor --store s3://bucket/prefix --group hot",
-    )
+@command(
+    app,
+    "headrace doctor data                 verify everything, change nothing",
+    "headrace doctor data --repair        say what can be repaired, ask, and do it",
+    "headrace doctor data --json          the same report for programs",
+    "headrace doctor --store s3://bucket/prefix",
+    "headrace doctor --store s3://bucket/prefix --group hot",
 )
 def doctor(
     directory: Annotated[
@@ -85,7 +85,8 @@ def doctor(
             _print_report(report, console)
         done: list[str] = []
         if repair and _confirm(report, console, yes, as_json):
-            done = storage_doctor.repair(directory, report)
+            with progress("repairing", as_json):
+                done = storage_doctor.repair(directory, report)
             report = _examine(directory, as_json)
             if not as_json:
                 console.print("done; examined again:")
@@ -142,8 +143,8 @@ def _confirm(report: Report, console: Console, yes: bool, quiet: bool) -> bool:
 def _of_store(store: str, group: str, as_json: bool) -> NoReturn:
     try:
         from headrace.storage.objects.doctor import examine_store
-    except ImportError:
-        fail("a store needs one more package: pip install 'headrace[objects,arrow]'", EXIT_USAGE)
+    except ImportError as error:
+        fail(str(missing_extra("--store", "objects,arrow", error)), EXIT_USAGE)
     bar = _bar(as_json, MofNCompleteColumn())
     try:
         with bar:

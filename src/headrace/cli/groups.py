@@ -11,7 +11,6 @@ from headrace.cli.output import (
     command_group,
     confirm,
     count,
-    examples,
     print_facts,
     print_json,
     print_rows,
@@ -22,8 +21,7 @@ GroupName = Annotated[str, typer.Argument(help="The group's name.")]
 _SHOWN: Final = 20
 
 
-@app.command("list", epilog=examples("headrace groups list orders", "headrace groups list events --json"))
-@connected
+@connected(app, "headrace groups list orders", "headrace groups list events --json", name="list")
 def list_groups(client: Client, as_json: bool, queue: QueueName) -> None:
     """List the groups of a queue with their progress."""
     columns: list[Column] = [("group", "name"), "mode", ("paused", "is_paused")]
@@ -31,8 +29,7 @@ def list_groups(client: Client, as_json: bool, queue: QueueName) -> None:
     print_rows(columns, client.pages(*client.queue(queue, "groups"), limit=1000), as_json)
 
 
-@app.command(epilog=examples("headrace groups show orders default"))
-@connected
+@connected(app, "headrace groups show orders default")
 def show(client: Client, as_json: bool, queue: QueueName, group: GroupName) -> None:
     """Show a group and its unsettled messages."""
     found = client.get(*client.queue(queue, "groups", group))
@@ -45,14 +42,12 @@ def show(client: Client, as_json: bool, queue: QueueName, group: GroupName) -> N
         print_rows(("offset", "consumer", "attempts", "due"), pending, False)
 
 
-@app.command(
-    epilog=examples(
-        "headrace groups seek events readers first",
-        "headrace groups seek events readers 100",
-        "headrace groups seek events readers timestamp=1767225600",
-    )
+@connected(
+    app,
+    "headrace groups seek events readers first",
+    "headrace groups seek events readers 100",
+    "headrace groups seek events readers timestamp=1767225600",
 )
-@connected
 def seek(
     client: Client,
     as_json: bool,
@@ -65,15 +60,13 @@ def seek(
     print_facts({"group": found["name"], "cursor": found["cursor"], "lag": found["lag"]}, as_json, found)
 
 
-@app.command(epilog=examples("headrace groups pause orders default"))
-@connected
+@connected(app, "headrace groups pause orders default")
 def pause(client: Client, as_json: bool, queue: QueueName, group: GroupName) -> None:
     """Deliver nothing to a group until it is resumed, over restarts too."""
     _change(client, as_json, queue, group, "pause")
 
 
-@app.command(epilog=examples("headrace groups resume orders default"))
-@connected
+@connected(app, "headrace groups resume orders default")
 def resume(client: Client, as_json: bool, queue: QueueName, group: GroupName) -> None:
     """Deliver to a paused group again."""
     _change(client, as_json, queue, group, "resume")
@@ -84,8 +77,7 @@ def _change(client: Client, as_json: bool, queue: str, group: str, verb: str) ->
     print_facts({"group": found["name"], "paused": found["is_paused"]}, as_json, found)
 
 
-@app.command(epilog=examples("headrace groups delete events readers --yes"))
-@connected
+@connected(app, "headrace groups delete events readers --yes")
 def delete(client: Client, as_json: bool, queue: QueueName, group: GroupName, yes: Yes = False) -> None:
     """Delete a group without consumers, and its progress."""
     lag = client.get(*client.queue(queue, "groups", group))["lag"]

@@ -4,7 +4,8 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -20,6 +21,7 @@ _FILE_COLUMNS: Final = 1000
 
 Column = str | tuple[str, str | Callable[[dict[str, Any]], object]]
 """A title, with the key of its values or a function of an item where they are not under the title."""
+Command = Callable[..., None]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Form = Annotated[str, typer.Option("--format", help="text, json or hex.")]
 
@@ -36,6 +38,11 @@ def command_group(text: str, *lines: str) -> typer.Typer:
         rich_markup_mode="rich",
         add_completion=False,
     )
+
+
+def command(app: typer.Typer, *lines: str, name: str | None = None) -> Callable[[Command], Command]:
+    """Add a command to an app, with its examples; without a name, under that of the function."""
+    return app.command(name, epilog=examples(*lines))
 
 
 def examples(*lines: str) -> str:
@@ -94,6 +101,21 @@ def line(console: "Console", text: str, style: str | None = None) -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+@contextmanager
+def progress(doing: str, is_quiet: bool = False) -> "Iterator[Callable[[str], None]]":
+    """Show a spinner while the body runs, on a terminal only; the body gets a function that changes its text."""
+    if is_quiet or not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    console = Console(stderr=True)
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda text: bar.update(task, description=text)
+
+
 def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
 
@@ -126,7 +148,7 @@ def table_console() -> "Console":
 
 
 def print_facts(facts: dict[str, object], as_json: bool, whole: object = None) -> None:
-    """Print a line for each fact, or the whole answer as JSON."""
+    """Print a line for each fact, or the whole answer as JSON: give it where the names of facts are for people only."""
     if as_json:
         print_json(facts if whole is None else whole)
         return

@@ -4,8 +4,8 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.client import Client, connected, connected_to_all
-from headrace.cli.output import command_group, examples, print_facts, print_rows
+from headrace.cli.client import Client, connected
+from headrace.cli.output import command_group, print_facts, print_rows
 
 app: Final = command_group(
     "The rights of users in a virtual host.",
@@ -25,22 +25,19 @@ _PATTERN: Final = "a regular expression over the names of queues and exchanges; 
 _KEYS: Final = "a regular expression over its keys; '' for none"
 
 
-@app.command("list", epilog=examples("headrace permissions list", "headrace permissions list --json"))
-@connected_to_all
+@connected(app, "headrace permissions list", "headrace permissions list --json", name="list", has_host=False)
 def list_permissions(client: Client, as_json: bool) -> None:
     """List the rights of all users in all virtual hosts."""
     columns = ("vhost", "user", "configure", "write", "read")
     print_rows(columns, client.pages("permissions", limit=1000), as_json)
 
 
-@app.command(
-    "set",
-    epilog=examples(
-        "headrace permissions set ann",
-        "headrace permissions set worker --configure '' --write '^results$' --read '^jobs$'",
-    ),
+@connected(
+    app,
+    "headrace permissions set ann",
+    "headrace permissions set worker --configure '' --write '^results$' --read '^jobs$'",
+    name="set",
 )
-@connected
 def set_permission(
     client: Client,
     as_json: bool,
@@ -54,34 +51,36 @@ def set_permission(
     print_facts(client.put("permissions", client.host, name, body=body), as_json)
 
 
-@app.command(epilog=examples("headrace permissions clear ann", "headrace permissions clear ann --vhost eu"))
-@connected
+@connected(app, "headrace permissions clear ann", "headrace permissions clear ann --vhost eu")
 def clear(client: Client, as_json: bool, name: Name) -> None:
     """Take a user's access to a virtual host away."""
     client.delete("permissions", client.host, name)
-    print_facts({"user": name, "may no more use": client.host}, as_json)
+    print_facts({"user": name, "may no more use": client.host}, as_json, {"user": name, "vhost": client.host})
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
-@app.command("list-topic", epilog=examples("headrace permissions list-topic", "headrace permissions list-topic --json"))
-@connected_to_all
+@connected(
+    app,
+    "headrace permissions list-topic",
+    "headrace permissions list-topic --json",
+    name="list-topic",
+    has_host=False,
+)
 def list_topic_permissions(client: Client, as_json: bool) -> None:
     """List the users that are limited to some topics."""
     columns = ("vhost", "user", "exchange", "write", "read")
     print_rows(columns, client.pages("topic-permissions", limit=1000), as_json)
 
 
-@app.command(
-    "set-topic",
-    epilog=examples(
-        "headrace permissions set-topic ann --write '^plant[.]' --read '^plant[.]'",
-        "headrace permissions set-topic device --write '^sensors[.]{client_id}[.]' --read ''",
-        "headrace permissions set-topic worker --exchange '$queue' --read '^jobs/eu'",
-    ),
+@connected(
+    app,
+    "headrace permissions set-topic ann --write '^plant[.]' --read '^plant[.]'",
+    "headrace permissions set-topic device --write '^sensors[.]{client_id}[.]' --read ''",
+    "headrace permissions set-topic worker --exchange '$queue' --read '^jobs/eu'",
+    name="set-topic",
 )
-@connected
 def set_topic_permission(
     client: Client,
     as_json: bool,
@@ -95,14 +94,13 @@ def set_topic_permission(
     print_facts(client.put("topic-permissions", client.host, name, exchange, body=body), as_json)
 
 
-@app.command(
-    "clear-topic",
-    epilog=examples(
-        "headrace permissions clear-topic ann", "headrace permissions clear-topic worker --exchange '$queue'"
-    ),
+@connected(
+    app,
+    "headrace permissions clear-topic ann",
+    "headrace permissions clear-topic worker --exchange '$queue'",
+    name="clear-topic",
 )
-@connected
 def clear_topic_permission(client: Client, as_json: bool, name: Name, exchange: Exchange = "amq.topic") -> None:
     """Remove the limits of a user in an exchange."""
     client.delete("topic-permissions", client.host, name, exchange)
-    print_facts({"user": name, "is no more bound in": exchange}, as_json)
+    print_facts({"user": name, "is no more bound in": exchange}, as_json, {"user": name, "exchange": exchange})

@@ -5,7 +5,7 @@ Spark is loaded when a pipeline runs.
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Final, final
 import typer
 
 from headrace.cli.client import Client
-from headrace.cli.output import command_group, confirm, count, examples, fail
+from headrace.cli.output import command, command_group, confirm, count, fail
 from headrace.clock import SystemClock
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, missing_extra
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -72,13 +72,12 @@ Every = Annotated[str, typer.Option(help="How often to look for messages, such a
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-@app.command(
-    epilog=examples(
-        'headrace pipeline sql --from telemetry --to alerts "SELECT device FROM telemetry WHERE temperature > 90"',
-        'headrace pipeline sql --from telemetry --console --once "SELECT count(*) FROM telemetry" --mode complete',
-        'headrace pipeline sql --from telemetry --parquet out --watermark "10 minutes" "SELECT window.start, '
-        "device, avg(temperature) AS mean FROM telemetry GROUP BY window(timestamp, '1 hour'), device\"",
-    )
+@command(
+    app,
+    'headrace pipeline sql --from telemetry --to alerts "SELECT device FROM telemetry WHERE temperature > 90"',
+    'headrace pipeline sql --from telemetry --console --once "SELECT count(*) FROM telemetry" --mode complete',
+    'headrace pipeline sql --from telemetry --parquet out --watermark "10 minutes" "SELECT window.start, '
+    "device, avg(temperature) AS mean FROM telemetry GROUP BY window(timestamp, '1 hour'), device\"",
 )
 def sql(
     query: Annotated[str, typer.Argument(help="The query; its tables are the queues that it reads.")],
@@ -114,7 +113,7 @@ def sql(
 ) -> None:
     """Run a query over queues, continuously or once. Started again, it goes on where it ended."""
     schemas, watermarks = _by_queue("--schema", schema, source), _by_queue("--watermark", watermark, source)
-    with _spark_session(master, conf, url) as spark, _Board() as tell:
+    with _spark_session(master, conf, url, queries=[query]) as spark, _Board() as tell:
         from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
 
         settings = SqlSettings(
@@ -148,9 +147,7 @@ def _by_queue(option: str, given: list[str] | None, sources: list[str]) -> dict[
     return found
 
 
-@app.command(
-    epilog=examples("headrace pipeline run pipelines.yaml", "headrace pipeline run pipelines.yaml --only hot --once")
-)
+@command(app, "headrace pipeline run pipelines.yaml", "headrace pipeline run pipelines.yaml --only hot --once")
 def run(
     file: Annotated[Path, typer.Argument(help="A YAML file with pipelines.")],
     only: Annotated[list[str] | None, typer.Option(help="Run only the pipeline of this name; repeatable.")] = None,
@@ -164,6 +161,7 @@ def run(
     """Run the pipelines of a file together, until all of them end or one of them fails."""
     with _failures():
         from headrace.spark.pipelines.file import Defaults, read_file, run_together
+        from headrace.spark.pipelines.sql import SqlSettings
 
         pipelines = read_file(file, Defaults(_endpoint(url, vhost, replication_group), once))
     names = [each.name for each in pipelines]
@@ -171,15 +169,16 @@ def run(
         if each not in names:
             fail(f"{file} has no pipeline {each!r}; it has {', '.join(names)}", EXIT_USAGE)
     chosen = [each for each in pipelines if not only or each.name in only]
-    with _spark_session(master, conf, *[each.endpoint.url for each in chosen]) as spark, _Board() as tell:
+    queries = [each.query for each in chosen if isinstance(each, SqlSettings)]
+    urls = [each.endpoint.url for each in chosen]
+    with _spark_session(master, conf, *urls, queries=queries) as spark, _Board() as tell:
         run_together(spark, chosen, tell)
 
 
-@app.command(
-    epilog=examples(
-        "headrace pipeline archive --from orders --to archive",
-        "headrace pipeline archive --from 'sensor-*' --to archive --once",
-    )
+@command(
+    app,
+    "headrace pipeline archive --from orders --to archive",
+    "headrace pipeline archive --from 'sensor-*' --to archive --once",
 )
 def archive(
     source: Annotated[str, typer.Option("--from", help="Queues to archive: names with commas between, or a pattern.")],
@@ -202,12 +201,11 @@ def archive(
         run_archive(spark, ArchiveSettings(name, place, source, to, group, once, every), tell)
 
 
-@app.command(
-    epilog=examples(
-        "headrace pipeline replay --archive archive --from orders --to orders-again --rate 500",
-        "headrace pipeline replay --from orders --to test --starting 2026-01-31T12:00Z --ending 2026-01-31T13:00Z",
-        "headrace pipeline replay --from orders --to eu --filter \"region = 'eu' AND priority > 3\"",
-    )
+@command(
+    app,
+    "headrace pipeline replay --archive archive --from orders --to orders-again --rate 500",
+    "headrace pipeline replay --from orders --to test --starting 2026-01-31T12:00Z --ending 2026-01-31T13:00Z",
+    "headrace pipeline replay --from orders --to eu --filter \"region = 'eu' AND priority > 3\"",
 )
 def replay(
     to: Annotated[str, typer.Option(metavar="QUEUE", help="The queue that gets the messages.")],
@@ -217,6 +215,7 @@ def replay(
     ending: Annotated[str, typer.Option(help="The end: latest, an offset or a time.")] = "latest",
     filter: Annotated[str, typer.Option(help="A filter expression: only messages that match it.")] = "",  # noqa: A002
     rate: Annotated[int, typer.Option(min=0, help="The most messages a second; 0 for no limit.")] = 0,
+    mark: Annotated[bool, typer.Option("--mark", help="Add headers with the original queue, offset and time.")] = False,
     name: Name = "replay",
     state: State = "",
     url: Url = DEFAULT_URL,
@@ -232,17 +231,16 @@ def replay(
 
         place = _state_directory(state, name)
         settings = ReplaySettings(
-            name, _endpoint(url, vhost), source, to, place, archive, starting, ending, filter, rate
+            name, _endpoint(url, vhost), source, to, place, archive, starting, ending, filter, rate, mark
         )
         run_replay(spark, settings, tell)
 
 
-@app.command(
-    epilog=examples(
-        "headrace pipeline assign --from events --filters filters.yaml",
-        "headrace pipeline assign --from events --filters filters.yaml --once",
-        "filters.yaml:  filters: {eu-orders: \"topic LIKE 'orders/%' AND region = 'eu'\", urgent: priority > 7}",
-    )
+@command(
+    app,
+    "headrace pipeline assign --from events --filters filters.yaml",
+    "headrace pipeline assign --from events --filters filters.yaml --once",
+    "filters.yaml:  filters: {eu-orders: \"topic LIKE 'orders/%' AND region = 'eu'\", urgent: priority > 7}",
 )
 def assign(
     source: Annotated[str, typer.Option("--from", help="The log to read: a queue, usually a stream.")],
@@ -271,12 +269,11 @@ def assign(
         run_assign(spark, settings, tell)
 
 
-@app.command(
-    epilog=examples(
-        "headrace pipeline report --from '*' --to report",
-        "headrace pipeline report --from orders --to report --starting 2026-01-31 --ending 2026-02-01",
-        "headrace pipeline report --from '*' --to report --url /var/lib/headrace",
-    )
+@command(
+    app,
+    "headrace pipeline report --from '*' --to report",
+    "headrace pipeline report --from orders --to report --starting 2026-01-31 --ending 2026-02-01",
+    "headrace pipeline report --from '*' --to report --url /var/lib/headrace",
 )
 def report(
     source: Annotated[str, typer.Option("--from", help="Queues: names with commas between, or a pattern.")],
@@ -291,21 +288,20 @@ def report(
     conf: Conf = None,
 ) -> None:
     """Report throughput, lag, time in queue, retries, dead letters, hot topics and sizes: tables, plots, one page."""
-    with _spark_session(master, conf, url) as spark:
+    with _failures():  # a package that is missing is missed before Spark starts
         from headrace.spark.pipelines.report import ReportSettings, run_report
-
+    with _spark_session(master, conf, url) as spark:
         place = _endpoint(url, vhost, replication_group)
         done = run_report(spark, ReportSettings(place, source, to, starting, ending, topics))
         typer.echo(f"{done.page}: {count(done.messages, 'message')}")
 
 
-@app.command(
-    epilog=examples(
-        "headrace pipeline compact --from prices --yes",
-        "headrace pipeline compact --from prices --to prices-now",
-        "headrace pipeline compact --from telemetry --to latest --key header:device",
-        "headrace pipeline compact --from telemetry --to latest --key json:$.device.id",
-    )
+@command(
+    app,
+    "headrace pipeline compact --from prices --yes",
+    "headrace pipeline compact --from prices --to prices-now",
+    "headrace pipeline compact --from telemetry --to latest --key header:device",
+    "headrace pipeline compact --from telemetry --to latest --key json:$.device.id",
 )
 def compact(
     source: Annotated[str, typer.Option("--from", help="The queue to read, usually a stream.")],
@@ -349,14 +345,19 @@ def _state_directory(given: str, name: str) -> Path:
 
 
 @contextmanager
-def _spark_session(master: str, conf: list[str] | None, *urls: str) -> "Iterator[SparkSession]":
-    """Open Spark for one command. Executors find the stores at these URLs as this process does."""
+def _spark_session(
+    master: str, conf: list[str] | None, *urls: str, queries: Sequence[str] = ()
+) -> "Iterator[SparkSession]":
+    """Open Spark for one command. Executors find the stores at these URLs as this process does.
+
+    A query that cannot be read ends the command before Spark starts.
+    """
     settings = dict(_setting(each) for each in conf or [])
     try:
         with _failures(), _termination_interrupts():
             from headrace.spark.pipelines.session import open_session, store_settings
 
-            spark = open_session(master, "headrace", {**store_settings(urls), **settings})
+            spark = open_session(master, "headrace", {**store_settings(urls), **settings}, queries)
             try:
                 yield spark
             finally:
@@ -401,7 +402,7 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        fail(f"pipelines need Spark ({error}): pip install 'headrace[spark,java]'", EXIT_PROBLEMS)
+        fail(str(missing_extra("a pipeline", "spark,java", error)), EXIT_PROBLEMS)
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
 

@@ -8,23 +8,21 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace.cli.client import Client, connected, queue_names
-from headrace.cli.output import examples, fail, print_facts
+from headrace.cli.output import fail, print_facts, progress
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 MAX_BYTES: Final = 20 << 20
 
 
-@app.command(
-    epilog=examples(
-        'headrace publish orders \'{"item": "espresso"}\'',
-        "headrace publish orders hello --header table=7 --content-type text/plain",
-        "headrace publish --topic plant/1/temperature 21.5",
-        "echo hello | headrace publish orders -",
-        "seq 100 | headrace publish orders --lines -",
-    )
+@connected(
+    app,
+    'headrace publish orders \'{"item": "espresso"}\'',
+    "headrace publish orders hello --header table=7 --content-type text/plain",
+    "headrace publish --topic plant/1/temperature 21.5",
+    "echo hello | headrace publish orders -",
+    "seq 100 | headrace publish orders --lines -",
 )
-@connected
 def publish(
     client: Client,
     as_json: bool,
@@ -56,11 +54,13 @@ def publish(
         properties["content_type"] = content_type
     body |= {"properties": properties, "expires_in_ms": round(expires_in * 1000), "payload_encoding": "base64"}
     sent = taken = 0
-    for payload in _payloads(given[-1], lines):
-        body["payload"] = base64.b64encode(payload).decode()
-        taken += client.post("publish", client.host, body=body)["queues"]
-        sent += 1
-    print_facts({"published": sent, "stored in queues": taken}, as_json)
+    with progress("publishing", is_quiet=not lines) as show:
+        for payload in _payloads(given[-1], lines):
+            body["payload"] = base64.b64encode(payload).decode()
+            taken += client.post("publish", client.host, body=body)["queues"]
+            sent += 1
+            show(f"published {sent:,}")
+    print_facts({"published": sent, "stored in queues": taken}, as_json, {"published": sent, "queues": taken})
     if sent and not taken:
         fail("no queue took it: is the name right?", EXIT_PROBLEMS)
 

@@ -6,14 +6,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace.cli.client import Client, QueueName, connected
-from headrace.cli.output import Yes, announce, command_group, confirm, count, examples, fail, print_facts, print_rows
+from headrace.cli.output import Yes, announce, command_group, confirm, count, fail, print_facts, print_rows
 from headrace.process import EXIT_USAGE
 
 app: Final = command_group("Look at queues, make and remove them.")
 
 
-@app.command("list", epilog=examples("headrace queues list", "headrace queues list --search ord --json"))
-@connected
+@connected(app, "headrace queues list", "headrace queues list --search ord --json", name="list")
 def list_queues(
     client: Client,
     as_json: bool,
@@ -38,8 +37,7 @@ def list_queues(
     )
 
 
-@app.command(epilog=examples("headrace queues show orders", "headrace queues show orders --json"))
-@connected
+@connected(app, "headrace queues show orders", "headrace queues show orders --json")
 def show(client: Client, as_json: bool, name: QueueName) -> None:
     """Show everything about a queue."""
     queue = client.get(*client.queue(name))
@@ -70,8 +68,7 @@ def show(client: Client, as_json: bool, name: QueueName) -> None:
     print_facts(facts, as_json, queue)
 
 
-@app.command(epilog=examples("headrace queues history orders", "headrace queues history orders --limit 1000 --json"))
-@connected
+@connected(app, "headrace queues history orders", "headrace queues history orders --limit 1000 --json")
 def history(
     client: Client,
     as_json: bool,
@@ -110,17 +107,15 @@ def _source(source: dict[str, Any]) -> dict[str, object]:
     return facts
 
 
-@app.command(
-    epilog=examples(
-        "headrace queues declare orders",
-        "headrace queues declare events --type stream --max-age 7d",
-        "headrace queues declare jobs -a x-max-length=1000 -a x-dead-letter-exchange=dead",
-        "headrace queues declare readings --type stream --topic 'sensors/#' --capture",
-        """headrace queues declare invoices --topic '$queue/papers/#' --filter "type = 'invoice' AND amount > 100\"""",
-        """headrace queues declare large --source events --filter "amount > 100" --from earliest""",
-    )
+@connected(
+    app,
+    "headrace queues declare orders",
+    "headrace queues declare events --type stream --max-age 7d",
+    "headrace queues declare jobs -a x-max-length=1000 -a x-dead-letter-exchange=dead",
+    "headrace queues declare readings --type stream --topic 'sensors/#' --capture",
+    """headrace queues declare invoices --topic '$queue/papers/#' --filter "type = 'invoice' AND amount > 100\"""",
+    """headrace queues declare large --source events --filter "amount > 100" --from earliest""",
 )
-@connected
 def declare(
     client: Client,
     as_json: bool,
@@ -188,8 +183,7 @@ def _argument(text: str) -> tuple[str, object]:
         return name, value
 
 
-@app.command(epilog=examples("headrace queues delete orders --yes", "headrace queues delete orders --if-empty -y"))
-@connected
+@connected(app, "headrace queues delete orders --yes", "headrace queues delete orders --if-empty -y")
 def delete(
     client: Client,
     as_json: bool,
@@ -205,8 +199,7 @@ def delete(
     print_facts({"deleted": f"{name} with {count(done['messages'], 'message')}"}, as_json, done)
 
 
-@app.command(epilog=examples("headrace queues purge orders --yes"))
-@connected
+@connected(app, "headrace queues purge orders --yes")
 def purge(client: Client, as_json: bool, name: QueueName, yes: Yes = False) -> None:
     """Drop all waiting messages of a queue, delayed ones too. Consumers keep the messages that they hold."""
     waiting = client.get(*client.queue(name))["waiting"]

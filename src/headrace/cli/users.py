@@ -5,8 +5,8 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.client import Answer, Client, connected_to_all
-from headrace.cli.output import Column, command_group, examples, fail, print_facts, print_rows
+from headrace.cli.client import Answer, Client, connected
+from headrace.cli.output import Column, command_group, fail, print_facts, print_rows
 from headrace.process import EXIT_USAGE
 
 app: Final = command_group(
@@ -21,8 +21,7 @@ app: Final = command_group(
 Name = Annotated[str, typer.Argument(help="The user's name.")]
 
 
-@app.command("list", epilog=examples("headrace users list", "headrace users list --json"))
-@connected_to_all
+@connected(app, "headrace users list", "headrace users list --json", name="list", has_host=False)
 def list_users(client: Client, as_json: bool) -> None:
     """List all users."""
     columns: list[Column] = [
@@ -33,15 +32,14 @@ def list_users(client: Client, as_json: bool) -> None:
     print_rows(columns, client.pages("users", limit=1000), as_json)
 
 
-@app.command(
-    epilog=examples(
-        "headrace users add ann",
-        "headrace users add ops --tag administrator",
-        "headrace users add device-17 --no-password      comes in with a certificate or a token only",
-        "headrace users add worker --limit max-message-rate=1000 < password.txt",
-    )
+@connected(
+    app,
+    "headrace users add ann",
+    "headrace users add ops --tag administrator",
+    "headrace users add device-17 --no-password      comes in with a certificate or a token only",
+    "headrace users add worker --limit max-message-rate=1000 < password.txt",
+    has_host=False,
 )
-@connected_to_all
 def add(
     client: Client,
     as_json: bool,
@@ -71,8 +69,7 @@ def add(
     print_facts({"user": name, "to let it into a virtual host": "headrace permissions set"}, as_json, user)
 
 
-@app.command(epilog=examples("headrace users password ann", "headrace users password ann < password.txt"))
-@connected_to_all
+@connected(app, "headrace users password ann", "headrace users password ann < password.txt", has_host=False)
 def password(client: Client, as_json: bool, name: Name) -> None:
     """Change a user's password. The command asks for it, or reads it from a pipe."""
     tags = client.get("users", name)["tags"]
@@ -80,8 +77,7 @@ def password(client: Client, as_json: bool, name: Name) -> None:
     print_facts({"another password": name}, as_json, user)
 
 
-@app.command(epilog=examples("headrace users remove worker"))
-@connected_to_all
+@connected(app, "headrace users remove worker", has_host=False)
 def remove(client: Client, as_json: bool, name: Name) -> None:
     """Remove a user and close its connections."""
     client.delete("users", name)

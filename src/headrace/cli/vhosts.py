@@ -4,8 +4,8 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.client import Client, connected_to_all
-from headrace.cli.output import Yes, command_group, confirm, count, examples, print_facts, print_rows
+from headrace.cli.client import Client, connected
+from headrace.cli.output import Yes, command_group, confirm, count, print_facts, print_rows
 
 app: Final = command_group(
     "Virtual hosts: separate sets of queues and exchanges.",
@@ -17,23 +17,20 @@ app: Final = command_group(
 Name = Annotated[str, typer.Argument(help="The virtual host's name.")]
 
 
-@app.command("list", epilog=examples("headrace vhosts list", "headrace vhosts list --json"))
-@connected_to_all
+@connected(app, "headrace vhosts list", "headrace vhosts list --json", name="list", has_host=False)
 def list_hosts(client: Client, as_json: bool) -> None:
     """List all virtual hosts."""
     print_rows(("name", "queues"), client.pages("vhosts", limit=1000), as_json)
 
 
-@app.command(epilog=examples("headrace vhosts add eu"))
-@connected_to_all
+@connected(app, "headrace vhosts add eu", has_host=False)
 def add(client: Client, as_json: bool, name: Name) -> None:
     """Add a virtual host."""
     host = client.put("vhosts", name)
     print_facts({"virtual host": name, "to let users in": "headrace permissions set"}, as_json, host)
 
 
-@app.command(epilog=examples("headrace vhosts remove eu --yes"))
-@connected_to_all
+@connected(app, "headrace vhosts remove eu --yes", has_host=False)
 def remove(client: Client, as_json: bool, name: Name, yes: Yes = False) -> None:
     """Remove a virtual host with all its queues and messages; asks first."""
     if not yes:

@@ -221,8 +221,17 @@ def numbers(names: list[str]) -> list[int]:
     return [int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdecimal()]
 
 
+class _Record:
+    """An object of the store: the fields of its class in JSON, with a version."""
+
+    node: Node
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": VERSION, **vars(self), "node": self.node.to_json()}).encode()
+
+
 @dataclass(frozen=True)
-class Lease:
+class Lease(_Record):
     """Ownership of the store for a while."""
 
     number: int
@@ -234,22 +243,6 @@ class Lease:
     at_us: int
     """Time of writing, by the writer's wall clock: for people only."""
     state: str = HELD
-
-    def encode(self) -> bytes:
-        return _encode(
-            {
-                "number": self.number,
-                "epoch": self.epoch,
-                "state": self.state,
-                "duration_ms": self.duration_ms,
-                "at_us": self.at_us,
-                "node": self.node.to_json(),
-            }
-        )
-
-
-def _encode(values: dict[str, object]) -> bytes:
-    return json.dumps({"version": VERSION, **values}).encode()
 
 
 def decode_lease(data: bytes, where: str) -> Lease:
@@ -265,23 +258,13 @@ def decode_lease(data: bytes, where: str) -> Lease:
 
 
 @dataclass(frozen=True)
-class Takeover:
+class Takeover(_Record):
     """A change of owner."""
 
     epoch: int
     node: Node
     at_us: int
     cause: str
-
-    def encode(self) -> bytes:
-        return _encode(
-            {
-                "epoch": self.epoch,
-                "at_us": self.at_us,
-                "cause": self.cause,
-                "node": self.node.to_json(),
-            }
-        )
 
 
 def decode_takeover(data: bytes, where: str) -> Takeover:
@@ -292,22 +275,13 @@ def decode_takeover(data: bytes, where: str) -> Takeover:
 
 
 @dataclass(frozen=True)
-class Presence:
+class Presence(_Record):
     """A node's last sign of life."""
 
     node: Node
     at_us: int
     interval_ms: int
     """Interval between two signs of life."""
-
-    def encode(self) -> bytes:
-        return _encode(
-            {
-                "at_us": self.at_us,
-                "interval_ms": self.interval_ms,
-                "node": self.node.to_json(),
-            }
-        )
 
 
 def decode_presence(data: bytes, where: str) -> Presence:

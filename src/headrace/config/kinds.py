@@ -49,6 +49,8 @@ class Kind(ABC):
     """End of the sentence that refuses a value of another kind."""
     is_secret = False
     """True if errors must not repeat the value."""
+    json: Mapping[str, object] = {"type": "string"}
+    """JSON schema of the kind."""
 
     @abstractmethod
     def read(self, value: object) -> object:
@@ -59,8 +61,7 @@ class Kind(ABC):
         return self.read(text)
 
     def schema(self) -> dict[str, object]:
-        """Return the JSON schema of the kind, which is a text unless it says otherwise."""
-        return {"type": "string"}
+        return dict(self.json)
 
     def show(self, value: object) -> str:
         """Write a value as a file would; "" for none."""
@@ -113,6 +114,7 @@ class Name(Kind):
     def __init__(self, max_bytes: int) -> None:
         self.noun = f"text of 1 to {max_bytes} bytes"
         self.expected = f"must be a {self.noun}"
+        self.json = {"type": "string", "minLength": 1, "maxLength": max_bytes}
         self._max_bytes = max_bytes
 
     def read(self, value: object) -> object:
@@ -120,13 +122,11 @@ class Name(Kind):
             raise Unfit(self.expected)
         return value
 
-    def schema(self) -> dict[str, object]:
-        return {"type": "string", "minLength": 1, "maxLength": self._max_bytes}
-
 
 @final
 class Address(Kind):
     noun = "host:port"
+    json: Mapping[str, object] = {"type": "string", "pattern": ".+:[0-9]+"}
 
     def read(self, value: object) -> object:
         host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
@@ -134,14 +134,12 @@ class Address(Kind):
             raise Unfit("must be host:port, with a port up to 65535")
         return value
 
-    def schema(self) -> dict[str, object]:
-        return {"type": "string", "pattern": ".+:[0-9]+"}
-
 
 @final
 class Flag(Kind):
     noun = "true or false"
     expected = "must be true or false"
+    json: Mapping[str, object] = {"type": "boolean"}
 
     def __init__(self, ignores_case: bool = False) -> None:
         self._ignores_case = ignores_case
@@ -157,9 +155,6 @@ class Flag(Kind):
             raise Unfit(self.expected)
         return word == "true"
 
-    def schema(self) -> dict[str, object]:
-        return {"type": "boolean"}
-
     def show(self, value: object) -> str:
         return "" if value is None else str(value).lower()
 
@@ -169,6 +164,7 @@ class Number(Kind):
     def __init__(self, least: int = 0, most: int = MAX_NUMBER, expected: str = "") -> None:
         self._least = least
         self._most = most
+        self.json = {"type": "integer", "minimum": least, "maximum": most}
         self.noun = "number" if most == MAX_NUMBER else f"number up to {most}"
         self.expected = expected or f"must be a whole number from {least} to {most}"
 
@@ -180,21 +176,16 @@ class Number(Kind):
     def parse(self, text: str) -> object:
         return self.read(_digits(text, 20))
 
-    def schema(self) -> dict[str, object]:
-        return {"type": "integer", "minimum": self._least, "maximum": self._most}
-
 
 @final
 class Factor(Kind):
     noun = "number from 1 to 1000"
+    json: Mapping[str, object] = {"type": "number", "minimum": 1, "maximum": 1000}
 
     def read(self, value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 1000:
             raise Unfit("must be a number from 1 to 1000")
         return float(value)
-
-    def schema(self) -> dict[str, object]:
-        return {"type": "number", "minimum": 1, "maximum": 1000}
 
 
 @final
@@ -202,6 +193,10 @@ class Duration(Kind):
     """A length of time; `read` returns milliseconds."""
 
     noun = "duration"
+    json: Mapping[str, object] = {
+        "type": ["string", "number"],
+        "description": "Such as 168h, 30m, 500ms, or a number of seconds.",
+    }
 
     def __init__(self, least_ms: int = 0) -> None:
         self._least_ms = least_ms
@@ -211,9 +206,6 @@ class Duration(Kind):
         if found < self._least_ms:
             raise Unfit(f"must be at least {self._least_ms} ms")
         return found
-
-    def schema(self) -> dict[str, object]:
-        return {"type": ["string", "number"], "description": "Such as 168h, 30m, 500ms, or a number of seconds."}
 
     def show(self, value: object) -> str:
         if not isinstance(value, int):
@@ -265,6 +257,7 @@ class Size(Kind):
     def __init__(self, least: int = 0, most: int = MAX_NUMBER) -> None:
         self._least = least
         self._most = most
+        self.json = {"type": ["string", "integer"], "description": "Bytes, or a size such as 64MiB.", "minimum": least}
 
     def read(self, value: object) -> object:
         found = value
@@ -275,9 +268,6 @@ class Size(Kind):
         if not self._least <= found <= self._most:
             raise Unfit(f"must be from {self.show(self._least)} to {self.show(self._most)}")
         return found
-
-    def schema(self) -> dict[str, object]:
-        return {"type": ["string", "integer"], "description": "Bytes, or a size such as 64MiB.", "minimum": self._least}
 
     def show(self, value: object) -> str:
         if not isinstance(value, int):
@@ -296,6 +286,7 @@ class Port(Kind):
     """A port, 0 for any free one; `read` returns None for `off`."""
 
     noun = "port or `off`"
+    json: Mapping[str, object] = {"oneOf": [{"type": "integer", "minimum": 0, "maximum": MAX_PORT}, {"const": OFF}]}
 
     def read(self, value: object) -> object:
         if value == OFF:
@@ -306,9 +297,6 @@ class Port(Kind):
 
     def parse(self, text: str) -> object:
         return self.read(_digits(text, 8))
-
-    def schema(self) -> dict[str, object]:
-        return {"oneOf": [{"type": "integer", "minimum": 0, "maximum": MAX_PORT}, {"const": OFF}]}
 
     def show(self, value: object) -> str:
         if value == BY_CERTIFICATE:
@@ -322,14 +310,12 @@ class Port(Kind):
 @final
 class File(Kind):
     noun = "path"
+    json: Mapping[str, object] = {"type": "string", "minLength": 1}
 
     def read(self, value: object) -> object:
         if not isinstance(value, str) or not value or "\0" in value:
             raise Unfit("must be a path")
         return Path(value)
-
-    def schema(self) -> dict[str, object]:
-        return {"type": "string", "minLength": 1}
 
     def plain(self, value: object) -> object:
         return self.show(value)
@@ -339,6 +325,7 @@ class File(Kind):
 class Choice(Kind):
     def __init__(self, *choices: str, expected: str = "") -> None:
         self.choices = choices
+        self.json = {"enum": list(choices)}
         self.noun = "one of " + ", ".join(f"`{choice}`" for choice in choices)
         self.expected = expected or f"must be one of {', '.join(choices)}"
 
@@ -347,21 +334,16 @@ class Choice(Kind):
             raise Unfit(self.expected)
         return value
 
-    def schema(self) -> dict[str, object]:
-        return {"enum": list(self.choices)}
-
 
 @final
 class Texts(Kind):
     noun = "list of texts"
+    json: Mapping[str, object] = {"type": "array", "items": {"type": "string"}}
 
     def read(self, value: object) -> object:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise Unfit("must be a list of texts")
         return value
-
-    def schema(self) -> dict[str, object]:
-        return {"type": "array", "items": {"type": "string"}}
 
     def show(self, value: object) -> str:
         return "[" + ", ".join(f'"{item}"' for item in value) + "]" if isinstance(value, list | tuple) else ""
@@ -394,6 +376,7 @@ class Object(Kind):
     """A JSON object with any members."""
 
     noun = "object"
+    json: Mapping[str, object] = {"type": "object"}
 
     def __init__(self, expected: str = "must be an object") -> None:
         self.expected = expected
@@ -403,9 +386,6 @@ class Object(Kind):
             raise Unfit(self.expected)
         return value
 
-    def schema(self) -> dict[str, object]:
-        return {"type": "object"}
-
 
 @final
 class Unchecked(Kind):
@@ -414,13 +394,10 @@ class Unchecked(Kind):
     noun = "value"
 
     def __init__(self, **schema: object) -> None:
-        self._schema = schema
+        self.json = schema
 
     def read(self, value: object) -> object:
         return value
-
-    def schema(self) -> dict[str, object]:
-        return dict(self._schema)
 
 
 def _digits(text: str, length: int) -> object:

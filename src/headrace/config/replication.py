@@ -10,7 +10,7 @@ MAIN: Final = "main"
 _ALSO_MAIN: Final = ("", "default")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
 _TAKEN: Final = re.compile(r"cluster|probe-.*")
-"""Names in a store that are no databases: see cluster/lease.py and storage/objects/probe.py."""
+"""Names in a store that are no databases: see cluster/lease.py and storage/objects/database.py."""
 
 
 def meant(name: str) -> str:

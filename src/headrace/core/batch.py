@@ -167,6 +167,11 @@ class Appends:
                 queue.unstaged(self.appends[at])
 
 
+_NO_APPENDS: Final = Appends()
+_NO_COMMIT: Final = Commit()
+"""What a batch has of a kind until the first comes: most batches have messages of clients and nothing else."""
+
+
 @final
 class Batch:
     """Changes that are stored together. When it fails, messages of clients are refused; the rest is retried."""
@@ -200,14 +205,14 @@ class Batch:
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.durable = Commit()
-        self.memory = Commit()
+        self.memory = _NO_COMMIT
         self.published = Appends()
         """Messages of clients for durable queues."""
-        self.transient = Appends()
+        self.transient = _NO_APPENDS
         """Messages of clients for queues in memory."""
-        self.moved = Appends()
+        self.moved = _NO_APPENDS
         """Dead letters, copies of a stream and the like: they must arrive if the steps of the same batch do."""
-        self.moved_in_memory = Appends()
+        self.moved_in_memory = _NO_APPENDS
         """The same for queues in memory."""
         self.long_steps = 0
         """The number of steps of long work in it: see pipeline.py."""
@@ -253,6 +258,8 @@ class Batch:
         if queue.durable:
             return self.durable
         self.is_for_memory = True
+        if self.memory is _NO_COMMIT:
+            self.memory = Commit()
         return self.memory
 
     # -- messages, added by core/queue/entry.py alone ----------------------------------------------------------------
@@ -262,8 +269,7 @@ class Batch:
         if queue.durable:
             self.published.add(queue, message)
         else:
-            self.is_for_memory = True
-            self.transient.add(queue, message)
+            self._for_memory().add(queue, message)
 
     def append_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
         """Add messages of a client. The list belongs to the batch from now on."""
@@ -271,8 +277,14 @@ class Batch:
         if queue.durable:
             self.published.add_all(queue, messages, size_bytes)
         else:
-            self.is_for_memory = True
-            self.transient.add_all(queue, messages, size_bytes)
+            self._for_memory().add_all(queue, messages, size_bytes)
+
+    def _for_memory(self) -> Appends:
+        """The messages of clients for queues in memory, of which there are some from now on."""
+        self.is_for_memory = True
+        if self.transient is _NO_APPENDS:
+            self.transient = Appends()
+        return self.transient
 
     def append_rows(self, queue: "Queue", rows: Encoded) -> None:
         """Add encoded rows of a client to a durable queue."""
@@ -282,14 +294,21 @@ class Batch:
 
     def append_moved(self, queue: "Queue", message: Message) -> None:
         if queue.durable:
-            self.moved.add(queue, message)
-        else:
-            self.is_for_memory = True
-            self.moved_in_memory.add(queue, message)
+            self._moved().add(queue, message)
+            return
+        self.is_for_memory = True
+        if self.moved_in_memory is _NO_APPENDS:
+            self.moved_in_memory = Appends()
+        self.moved_in_memory.add(queue, message)
 
     def append_copies(self, queue: "Queue", copies: Append) -> None:
         """Add copies of a stream's messages, with their origin, to a durable queue."""
-        self.moved.add_whole(queue, copies)
+        self._moved().add_whole(queue, copies)
+
+    def _moved(self) -> Appends:
+        if self.moved is _NO_APPENDS:
+            self.moved = Appends()
+        return self.moved
 
     def collect(self) -> Commit:
         """The durable commit with all appends, ready for storage."""
@@ -301,16 +320,16 @@ class Batch:
     def collect_memory(self) -> tuple[Commit, list[Appends]]:
         """The commit for logs in memory with all their appends, which leave the batch."""
         self.is_for_memory = False
-        commit, self.memory = self.memory, Commit()
+        commit = Commit() if self.memory is _NO_COMMIT else self.memory
+        self.memory = _NO_COMMIT
         found = [appends for appends in (self.transient, self.moved_in_memory) if appends.queues]
         for appends in found:
             commit.add_all(appends.appends, appends.size_bytes)
         if self.transient.queues:
             self.size_bytes -= self.transient.size_bytes  # it waits for no disk
             self.transient.unstage()
-            self.transient = Appends()
-        if self.moved_in_memory.queues:
-            self.moved_in_memory = Appends()
+            self.transient = _NO_APPENDS
+        self.moved_in_memory = _NO_APPENDS
         return commit, found
 
     def wait_until(self, due_us: int) -> None:
@@ -408,7 +427,7 @@ class Batch:
         self.published.unstage()
         self.transient.unstage()
         self.published = Appends()
-        self.transient = Appends()
+        self.transient = _NO_APPENDS
         self.reset()
 
     def reset(self) -> None:

@@ -33,24 +33,6 @@ _MAX_ROUTES: Final = 256
 class ConsumeRequest:
     """A client's wish to read a queue, in its own words. Fields that it does not mention keep their defaults."""
 
-    __slots__ = (
-        "auto_ack",
-        "auto_commit",
-        "credit",
-        "exclusive",
-        "forgets_own_group",
-        "group",
-        "is_address",
-        "is_return",
-        "key_filter",
-        "mode",
-        "name",
-        "own_group",
-        "position",
-        "priority",
-        "selector",
-    )
-
     def __init__(self, name: str, is_address: bool = False, group: str = "") -> None:
         self.name = name
         """A queue, or an address with the queue and a key filter."""
@@ -143,21 +125,6 @@ class _Route:
 @final
 class Client:
     """A user in one virtual host, with or without a connection. It owns the connection's exclusive queues."""
-
-    __slots__ = (
-        "_encoding",
-        "_is_blocked",
-        "_on_flow",
-        "_protocol",
-        "_routes",
-        "account",
-        "broker",
-        "client_id",
-        "is_connected",
-        "is_publisher",
-        "published",
-        "rights",
-    )
 
     def __init__(
         self, broker: Broker, account: Account, rights: Rights, client_id: str, protocol: str, encoding: int

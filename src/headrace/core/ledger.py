@@ -1,7 +1,8 @@
 """Keyed state besides queues: committed transactions, and values that protocols find again after a restart.
 
 The ledger keeps the highest number of a transaction with numbers (a streaming query: one id, many numbers) for good,
-and a transaction without numbers for a week.
+and a transaction without numbers for a week. A transaction that is too large for one batch is stored part by part; the
+ledger keeps how far it is, with the same batch that stores a part.
 """
 
 import json
@@ -39,8 +40,23 @@ class ProtocolStore:
 
 ONCE: Final = -1
 """The number of a transaction that has none."""
+_NOTHING: Final = -2
+"""The number of a transaction of which nothing is committed yet."""
 _KEPT_US: Final = 7 * 86_400 * 1_000_000
 _SWEEP_US: Final = 3_600 * 1_000_000
+
+
+@final
+class Advance:
+    """How far a transaction is that is stored in several batches."""
+
+    __slots__ = ("parts", "rows", "sequence")
+
+    def __init__(self, sequence: int, parts: int, rows: int) -> None:
+        self.sequence = sequence
+        self.parts = parts
+        """Number of its parts that are stored."""
+        self.rows = rows
 
 
 @final
@@ -60,12 +76,27 @@ class Ledger:
             return -1
         return int(str(entry["rows"])) if int(str(entry["sequence"])) == sequence else 0
 
-    def note(self, batch: Batch, transaction: str, sequence: int, rows: int, now_us: int) -> None:
-        """Store the transaction with this batch. Raises PreconditionFailed when it is under way already."""
+    def advance(self, transaction: str) -> Advance | None:
+        """How far a commit of the transaction is that has begun and not ended; None if there is none."""
+        entry = self._entry(transaction) or {}
+        begun = entry.get("begun")
+        return Advance(begun["sequence"], begun["parts"], begun["rows"]) if isinstance(begun, dict) else None
+
+    def note(
+        self, batch: Batch, transaction: str, sequence: int, rows: int, now_us: int, advance: Advance | None = None
+    ) -> None:
+        """Store with this batch that the transaction is committed, or how far it is.
+
+        Raises PreconditionFailed when it is under way already.
+        """
         if transaction in self._under_way:
             raise PreconditionFailed(f"transaction {transaction!r} is being committed already; ask again later")
         self._under_way.add(transaction)
-        entry = {"sequence": sequence, "rows": rows, "at": now_us}
+        entry: dict[str, object] = {"sequence": sequence, "rows": rows, "at": now_us}
+        if advance is not None:
+            before = self._entry(transaction) or {"sequence": _NOTHING, "rows": 0}
+            begun = {"sequence": sequence, "parts": advance.parts, "rows": advance.rows}
+            entry = {"sequence": before["sequence"], "rows": before["rows"], "at": now_us, "begun": begun}
         batch.durable.put(TRANSACTIONS, self._key(transaction), json.dumps(entry, separators=(",", ":")).encode())
         if now_us - self._swept_us > _SWEEP_US:
             self._swept_us = now_us

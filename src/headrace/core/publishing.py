@@ -10,7 +10,7 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.batch import Batch, Confirm, ConfirmAll
 from headrace.core.feeds.feed import is_cursor
-from headrace.core.ledger import Ledger
+from headrace.core.ledger import Advance, Ledger
 from headrace.core.pipeline import CommitPipeline
 from headrace.core.pubsub.pubsub import PubSub, Route
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
@@ -159,9 +159,14 @@ class Bulk:
         self._replacement = Replacement(self._queues.find(name), before)
         self._batch.before_commit = self._replacement.add_to
 
-    def commit(self, transaction: str, sequence: int, confirm: Confirm) -> None:
-        """Store everything with the transaction's id, after earlier calls; `confirm` is told how it ended."""
-        self._ledger.note(self._batch, transaction, sequence, self.rows, self._now_us)
+    def commit(
+        self, transaction: str, sequence: int, confirm: Confirm, before: int = 0, advance: Advance | None = None
+    ) -> None:
+        """Store everything with the transaction's id, after earlier calls; `confirm` is told how it ended.
+
+        `before` messages of it are stored already; `advance` says how far it is then, if more follows.
+        """
+        self._ledger.note(self._batch, transaction, sequence, before + self.rows, self._now_us, advance)
 
         def done(error: HeadraceError | None) -> None:
             self._ledger.settle(transaction)

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 
 from headrace.demo.clients import AmqpClient, MqttPublisher
 from headrace.demo.traffic import Sensors, Shop
-from headrace.errors import Unavailable
+from headrace.errors import Unavailable, missing_extra
 from headrace.process import python
 
 _CONFIGURATION: Final = """\
@@ -32,6 +32,7 @@ queues:
 """
 _READY_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 15.0
+_FIRST_REPORT_SECONDS: Final = 1.0
 _REPORT_SECONDS: Final = 5.0
 _WORKERS: Final = 2
 
@@ -41,7 +42,7 @@ Say = Callable[[str], None]
 def prepare_spark(environment: dict[str, str], folder: Path) -> None:
     """Set the environment of the pipeline. Raises Unavailable with what to install."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        raise Unavailable("it needs Spark: pip install 'headrace[spark,java]'")
+        raise missing_extra("it", "spark,java", ImportError(name="pyspark"))
     from headrace.spark.java import ensure_java  # loads Spark
 
     ensure_java(environment, folder)
@@ -63,7 +64,10 @@ class Demo:
         self._stopped = asyncio.Event()
 
     async def run(self) -> None:
-        """Run until the time is over or a signal comes. Raises Unavailable when the broker does not start or ends."""
+        """Run until the time is over or a signal comes, which ends it quietly.
+
+        Raises Unavailable when the broker does not start or ends.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stopped.set)
@@ -75,13 +79,12 @@ class Demo:
             shutil.rmtree(directory, ignore_errors=True)
 
     async def _run_in(self, directory: Path) -> None:
+        self._say("starting a broker in a temporary directory")
         ports = await self._start_broker(directory)
+        if self._stopped.is_set():
+            return
         self._announce(directory, ports)
-        if self._has_spark:
-            try:
-                self._start_pipeline(directory)
-            except Unavailable as error:
-                self._say(f"the Spark pipeline is left out: {error}")
+        pipeline = asyncio.create_task(self._start_pipeline(directory))
         tasks = [
             asyncio.create_task(self._publish_readings(ports["mqtt"])),
             asyncio.create_task(self._publish_orders(ports["amqp"])),
@@ -92,9 +95,9 @@ class Demo:
         done, _ = await asyncio.wait(
             [*tasks, stopping], timeout=self._seconds or None, return_when=asyncio.FIRST_COMPLETED
         )
-        for task in (*tasks, stopping):
+        for task in (*tasks, stopping, pipeline):
             task.cancel()
-        await asyncio.gather(*tasks, stopping, return_exceptions=True)
+        await asyncio.gather(*tasks, stopping, pipeline, return_exceptions=True)
         for task in done - {stopping}:
             raise Unavailable(f"the demo ended early: {task.exception() if not task.cancelled() else 'cancelled'}")
         self._say(self._summary())
@@ -102,6 +105,7 @@ class Demo:
     # -- processes ---------------------------------------------------------------------------------------------------
 
     async def _start_broker(self, directory: Path) -> dict[str, int]:
+        """Return the ports; none if the demo is stopped meanwhile."""
         ready, log, file = directory / "ready.json", directory / "broker.log", directory / "headrace.yaml"
         file.write_text(_CONFIGURATION)
         ports = ("--amqp", "0", "--mqtt", "0", "--http", "0", "--ws", "0")
@@ -113,16 +117,26 @@ class Demo:
             if ready.exists():
                 found: dict[str, int] = json.loads(ready.read_text())["ports"]
                 return found
-            if process.poll() is not None or self._stopped.is_set():
+            if self._stopped.is_set():
+                return {}
+            if process.poll() is not None:
                 break
             await asyncio.sleep(0.05)
         raise Unavailable(f"the broker did not start: {log.read_text().strip()}")
 
-    def _start_pipeline(self, directory: Path) -> None:
+    async def _start_pipeline(self, directory: Path) -> None:
+        """Start the pipeline beside the traffic, or say why there is none."""
+        if not self._has_spark:
+            return
         scratch = directory / "spark"
         scratch.mkdir()
         environment = dict(os.environ)
-        prepare_spark(environment, scratch / "java")
+        try:
+            await asyncio.to_thread(prepare_spark, environment, scratch / "java")
+        except Unavailable as error:
+            if not self._stopped.is_set():
+                self._say(f"the Spark pipeline is left out: {error}")
+            return
         command = python("-m", "headrace.demo.pipeline", str(directory / "data"), str(scratch))
         log = scratch / "spark.log"
         with log.open("w") as errors:
@@ -211,9 +225,10 @@ class Demo:
         self._say("Ctrl-C ends it and removes everything")
 
     async def _report(self) -> None:
+        await asyncio.sleep(_FIRST_REPORT_SECONDS)
         while True:
-            await asyncio.sleep(_REPORT_SECONDS)
             self._say(self._summary())
+            await asyncio.sleep(_REPORT_SECONDS)
 
     def _summary(self) -> str:
         shop = self._shop

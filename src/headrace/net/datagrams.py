@@ -7,6 +7,7 @@ from typing import Final, cast, final
 
 from headrace.errors import Unavailable
 from headrace.net.connection import is_loopback
+from headrace.net.listener import reason
 
 _log: Final = logging.getLogger("headrace.net")
 
@@ -57,9 +58,7 @@ class DatagramListener(asyncio.DatagramProtocol):
         try:
             transport, _ = await loop.create_datagram_endpoint(lambda: self, (host, port))
         except OSError as error:
-            raise Unavailable(
-                f"cannot listen on {host}:{port} (UDP): {error.strerror or error}; is another broker running there?"
-            ) from error
+            raise Unavailable(f"cannot listen on {host}:{port} (UDP): {reason(error)}") from error
         self.port = transport.get_extra_info("sockname")[1]
 
     async def close(self) -> None:

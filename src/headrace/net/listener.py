@@ -137,7 +137,7 @@ async def open_server(
 ) -> Port:
     """Listen on an address, where port 0 picks a free one, or on an inherited descriptor.
 
-    Raises Unavailable when the address is taken.
+    Raises Unavailable when the address is taken; `Listeners` adds the setting that moves the port.
     """
     if left is not None:
         os.set_inheritable(left, False)
@@ -151,10 +151,14 @@ async def open_server(
     except OSError as error:
         for listening in opened:
             listening.close()
-        raise Unavailable(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; is another broker running there?"
-        ) from error
+        raise Unavailable(f"cannot listen on {host}:{port}: {reason(error)}") from error
     return Port(opened, accept, tls)
+
+
+def reason(error: OSError) -> str:
+    """Return the system's own words; Python's may have the address in them once more."""
+    number = error.errno or 0
+    return os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
 
 
 def leave(server: Port) -> int:

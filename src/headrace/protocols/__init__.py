@@ -12,7 +12,7 @@ from headrace.clock import Clock
 from headrace.config.settings import Settings
 from headrace.core.access.access import Access
 from headrace.core.hosts import Hosts
-from headrace.errors import Unavailable
+from headrace.errors import missing_extra
 from headrace.net.datagrams import DatagramHandler
 from headrace.net.handler import Handler
 from headrace.net.handover import FindRedirect, Tracker
@@ -120,7 +120,7 @@ def _coap(backend: Backend) -> DatagramHandler:
     try:
         from headrace.protocols.coap.endpoint import Endpoint
     except ImportError as error:
-        raise Unavailable(f"--coap needs aiocoap ({error}): pip install 'headrace[coap]'") from error
+        raise missing_extra("--coap", "coap", error) from error
     return Endpoint(backend.hosts, backend.access, backend.clock)
 
 

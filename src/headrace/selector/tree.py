@@ -19,7 +19,6 @@ UNLIKE: Final = "unlike"
 
 @final
 class Field:
-    __slots__ = ("name",)
     __match_args__: Final = ("name",)
 
     def __init__(self, name: str) -> None:
@@ -28,7 +27,6 @@ class Field:
 
 @final
 class Header:
-    __slots__ = ("name",)
     __match_args__: Final = ("name",)
 
     def __init__(self, name: str) -> None:
@@ -37,7 +35,6 @@ class Header:
 
 @final
 class Text:
-    __slots__ = ("value",)
     __match_args__: Final = ("value",)
 
     def __init__(self, value: str) -> None:
@@ -48,7 +45,6 @@ class Text:
 class Number:
     """A number: an int when it is whole, so that most comparisons are between two ints."""
 
-    __slots__ = ("value",)
     __match_args__: Final = ("value",)
 
     def __init__(self, value: int | Decimal) -> None:
@@ -57,7 +53,6 @@ class Number:
 
 @final
 class Truth:
-    __slots__ = ("value",)
     __match_args__: Final = ("value",)
 
     def __init__(self, value: bool) -> None:
@@ -66,12 +61,11 @@ class Truth:
 
 @final
 class Null:
-    __slots__ = ()
+    pass
 
 
 @final
 class Signed:
-    __slots__ = ("depth", "operand", "sign")
     __match_args__: Final = ("sign", "operand", "depth")
 
     def __init__(self, sign: str, operand: "Value", depth: int) -> None:
@@ -82,7 +76,6 @@ class Signed:
 
 @final
 class Arithmetic:
-    __slots__ = ("depth", "left", "operator", "right")
     __match_args__: Final = ("operator", "left", "right", "depth")
 
     def __init__(self, operator: str, left: "Value", right: "Value", depth: int) -> None:
@@ -99,7 +92,6 @@ Value = Field | Header | Text | Number | Truth | Null | Signed | Arithmetic
 class Holds:
     """A header, TRUE, FALSE or NULL in the place of a condition."""
 
-    __slots__ = ("operand",)
     __match_args__: Final = ("operand",)
 
     def __init__(self, operand: Header | Truth | Null) -> None:
@@ -108,7 +100,6 @@ class Holds:
 
 @final
 class Compare:
-    __slots__ = ("left", "operator", "right")
     __match_args__: Final = ("operator", "left", "right")
 
     def __init__(self, operator: str, left: Value, right: Value) -> None:
@@ -119,7 +110,6 @@ class Compare:
 
 @final
 class Between:
-    __slots__ = ("high", "low", "operand")
     __match_args__: Final = ("operand", "low", "high")
 
     def __init__(self, operand: Value, low: Value, high: Value) -> None:
@@ -130,7 +120,6 @@ class Between:
 
 @final
 class In:
-    __slots__ = ("items", "operand")
     __match_args__: Final = ("operand", "items")
 
     def __init__(self, operand: Value, items: tuple[Value, ...]) -> None:
@@ -140,7 +129,6 @@ class In:
 
 @final
 class Like:
-    __slots__ = ("escape", "operand", "pattern")
     __match_args__: Final = ("operand", "pattern", "escape")
 
     def __init__(self, operand: Value, pattern: str, escape: str | None) -> None:
@@ -151,7 +139,6 @@ class Like:
 
 @final
 class IsNull:
-    __slots__ = ("operand",)
     __match_args__: Final = ("operand",)
 
     def __init__(self, operand: Value) -> None:
@@ -160,7 +147,6 @@ class IsNull:
 
 @final
 class Not:
-    __slots__ = ("operand",)
     __match_args__: Final = ("operand",)
 
     def __init__(self, operand: "Condition") -> None:
@@ -169,7 +155,6 @@ class Not:
 
 @final
 class AllOf:
-    __slots__ = ("terms",)
     __match_args__: Final = ("terms",)
 
     def __init__(self, terms: tuple["Condition", ...]) -> None:
@@ -178,7 +163,6 @@ class AllOf:
 
 @final
 class AnyOf:
-    __slots__ = ("terms",)
     __match_args__: Final = ("terms",)
 
     def __init__(self, terms: tuple["Condition", ...]) -> None:

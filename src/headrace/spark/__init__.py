@@ -2,7 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from headrace.spark.source import HeadraceDataSource
+from headrace.errors import missing_extra
+
+try:
+    from headrace.spark.source import HeadraceDataSource
+except ImportError as error:
+    raise ImportError(str(missing_extra("headrace.spark", "spark,java", error)), name=error.name) from error
 
 if TYPE_CHECKING:
     from headrace.spark.work import Work

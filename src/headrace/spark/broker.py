@@ -10,11 +10,22 @@ import pyarrow as pa
 from headrace.errors import NotFound, Truncated, Unavailable
 from headrace.spark.client import Client
 from headrace.spark.options import ReadOptions
-from headrace.spark.place import Piece, Place, QueuePartition, check_loss, rows_per_piece
+from headrace.spark.place import (
+    NO_LOG,
+    Piece,
+    Place,
+    QueuePartition,
+    check_deleted,
+    check_loss,
+    columns_of,
+    split,
+    wanted_rows,
+)
 
 _LOOK_SECONDS: Final = 0.02
 """Shortest time between two questions to the broker; an idle Spark asks every 10 ms. Questions in between wait: an old
 answer would end a query before the latest messages."""
+_UNBOUNDED: Final = 1 << 62
 _BREAKS: Final = 20
 """The most interruptions while one partition is read."""
 
@@ -25,22 +36,23 @@ class BrokerPlace(Place):
 
     def __init__(self, options: ReadOptions) -> None:
         assert options.server is not None
-        self._options = options
+        self.options = options
         self._client = Client(options.server)
         self._queues: dict[str, tuple[int, int, int]] = {}
+        """The first offset, the one behind the last, and the id of the log."""
         self._looked = -1.0
 
     def __str__(self) -> str:
-        return f"virtual host {self._options.vhost!r} of {self._client}"
+        return f"virtual host {self.options.vhost!r} of {self._client}"
 
     def refresh(self) -> None:
         if self._looked >= 0:
             time.sleep(max(0.0, self._looked + _LOOK_SECONDS - time.monotonic()))
-        query = [("name", name) for name in self._options.queues]
+        query = [("name", name) for name in self.options.queues]
         found = self._client.json("GET", "/bulk/queues", query)["queues"]
         if not isinstance(found, dict):
             raise Unavailable(f"{self} does not say which queues it has: is it a Headrace broker?")
-        self._queues = {name: (each["first"], each["next"], each["bytes"]) for name, each in found.items()}
+        self._queues = {name: (each["first"], each["next"], each["log"]) for name, each in found.items()}
         self._looked = time.monotonic()
 
     def names(self) -> list[str]:
@@ -48,44 +60,60 @@ class BrokerPlace(Place):
             self.refresh()
         return list(self._queues)
 
+    def all_names(self) -> list[str]:
+        found = self._client.json("GET", "/bulk/queues", {})["queues"]
+        return list(found) if isinstance(found, dict) else []
+
     def bounds(self, queue: str) -> tuple[int, int]:
+        first, following, _ = self._facts(queue)
+        return first, following
+
+    def log_id(self, queue: str) -> int:
+        return self._facts(queue)[2]
+
+    def _facts(self, queue: str) -> tuple[int, int, int]:
         if queue not in self.names():
             raise NotFound(f"there is no queue {queue!r} in {self}, or {self._user()} may not read it")
-        first, following, _ = self._queues[queue]
-        return first, following
+        return self._queues[queue]
 
     def find(self, queue: str, timestamp_us: int) -> int:
         query: dict[str, str | int] = {"queue": queue, "timestamp": max(0, timestamp_us)}
         return int(str(self._client.json("GET", "/bulk/offset", query)["offset"]))
 
-    def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
-        first, following = self.bounds(queue)
-        if start >= stop:
-            return []
-        per_message = max(1, self._queues[queue][2] // max(1, following - first))
-        rows = rows_per_piece(stop - start, per_message, most_bytes, self._options)
-        return [
-            Piece(at, min(stop, at + rows), per_message * (min(stop, at + rows) - at))
-            for at in range(start, stop, rows)
-        ]
+    def pieces(self, queue: str, start: int, stop: int, most_bytes: int, enough_bytes: int = 0) -> list[Piece]:
+        found: list[Piece] = []
+        left = enough_bytes or _UNBOUNDED
+        while start < stop and left > 0:
+            query: dict[str, str | int] = {"queue": queue, "from": start, "to": stop, "bytes": left}
+            try:
+                answer = self._client.json("GET", "/bulk/extents", query)["extents"]
+            except Truncated:  # meanwhile; whether that is a loss is found out when they are read
+                self.refresh()
+                answer = [[start, min(stop, self.bounds(queue)[0]), 0]]
+            assert isinstance(answer, list)
+            found += [Piece(*each) for each in answer]
+            if not answer:
+                break
+            start, left = found[-1].stop, left - sum(each[2] for each in answer)
+        return split(found, most_bytes, self.options.min_partitions)
 
     def close(self) -> None:
         self._client.close()
 
     def report(self, positions: dict[str, int]) -> None:
         for queue, offset in positions.items():
-            query: dict[str, str | int] = {"queue": queue, "group": self._options.consumer_group, "offset": offset}
+            query: dict[str, str | int] = {"queue": queue, "group": self.options.consumer_group, "offset": offset}
             self._client.json("PUT", "/bulk/progress", query)
 
     def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
-        names = list(partition.schema.names)
-        wanted = list(dict.fromkeys(["offset", *names, *partition.filters.columns]))
+        names = columns_of(partition.schema)
+        wanted = list(dict.fromkeys(["offset", *names]))
         at = partition.start
         for _ in range(_BREAKS):
             try:
                 for batch in self._stream(partition, at, wanted):
                     following = batch.column("offset")[-1].as_py() + 1
-                    rows = partition.filters.rows(batch)
+                    rows = wanted_rows(batch, partition.only)
                     if rows.num_rows:
                         arrays = [rows.column(name) for name in names]
                         yield pa.RecordBatch.from_arrays(arrays, schema=partition.schema)
@@ -96,6 +124,9 @@ class BrokerPlace(Place):
                 self._client.close()  # interrupted: go on where it ended
             except Truncated:
                 self._looked = -1.0
+                if partition.log != NO_LOG and self.log_id(partition.queue) != partition.log:
+                    check_deleted(self.options, partition, at)
+                    return
                 at = check_loss(partition.gone_is_loss, partition.queue, at, self.bounds(partition.queue)[0])
         raise Unavailable(f"queue {partition.queue!r} of {self} could not be read from offset {at} on; try again")
 
@@ -103,6 +134,8 @@ class BrokerPlace(Place):
         query: dict[str, str | int] = {
             "queue": partition.queue, "from": start, "to": partition.stop, "columns": ",".join(columns),
         }  # fmt: skip
+        if partition.log != NO_LOG:
+            query["log"] = partition.log
         with self._client.open("/bulk/messages", query) as response, pa.ipc.open_stream(response) as reader:
             try:
                 yield from reader
@@ -112,5 +145,5 @@ class BrokerPlace(Place):
             response.read()  # to the end, so that the connection can be used again
 
     def _user(self) -> str:
-        assert self._options.server is not None
-        return f"user {self._options.server.user!r}"
+        assert self.options.server is not None
+        return f"user {self.options.server.user!r}"

@@ -11,6 +11,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final, TypeVar, final
 from urllib.parse import quote, urlencode
 
@@ -35,8 +36,7 @@ class Client:
         self._server = server
         self._patience_seconds = patience_seconds
         self._connection: http.client.HTTPConnection | None = None
-        login = base64.b64encode(f"{server.user}:{server.password}".encode()).decode()
-        self._headers = {"authorization": f"Basic {login}", "x-requested-with": "headrace"}
+        self._headers = {"authorization": _login(server), "x-requested-with": "headrace"}
 
     def __str__(self) -> str:
         scheme = "https" if self._server.tls else "http"
@@ -92,7 +92,14 @@ class Client:
     def _connect(self) -> http.client.HTTPConnection:
         server = self._server
         if server.tls:
-            context = ssl.create_default_context()
+            try:
+                context = ssl.create_default_context(cafile=server.ca or None)
+                if server.certificate:
+                    context.load_cert_chain(server.certificate, server.key or None)
+            except OSError as error:
+                raise Unavailable(
+                    f"the files of options tlsCa, tlsCertificate and tlsKey cannot be used here: {error}"
+                ) from error
             return http.client.HTTPSConnection(server.host, server.port, timeout=TIMEOUT_SECONDS, context=context)
         return http.client.HTTPConnection(server.host, server.port, timeout=TIMEOUT_SECONDS)
 
@@ -111,6 +118,24 @@ class Client:
         if status in (429, 503):
             return _Busy(text)
         return kinds.get(status, Refused if status < 500 else Unavailable)(text)
+
+
+def _login(server: Server) -> str:
+    """Return the value of the header that logs in. Raises Unavailable when a file with a secret cannot be read."""
+    token = _secret(server.token_file) if server.token_file else server.token
+    if token:
+        return f"Bearer {token}"
+    password = _secret(server.password_file) if server.password_file else server.password
+    return f"Basic {base64.b64encode(f'{server.user}:{password}'.encode()).decode()}"
+
+
+def _secret(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unavailable(
+            f"the secret in {path} cannot be read here: {error}; the file must be there on every node"
+        ) from error
 
 
 class _Busy(Exception):

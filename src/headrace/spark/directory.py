@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.errors import Corrupt, NotFound, Unavailable
 from headrace.spark.options import ReadOptions
-from headrace.spark.place import Piece, QueuePartition, StoredPlace, check_loss
+from headrace.spark.place import Piece, QueuePartition, StoredPlace, check_deleted, check_loss
 from headrace.storage.local.follower import Follower, SpanReader
 from headrace.storage.local.stored import Span
 
@@ -24,7 +24,7 @@ class Directory(StoredPlace):
         self._follower: Follower | None = None
 
     def __str__(self) -> str:
-        return f"the data directory {self._options.directory}"
+        return f"the data directory {self.options.directory}"
 
     def refresh(self) -> None:
         self._opened().refresh()
@@ -35,10 +35,13 @@ class Directory(StoredPlace):
     def bounds(self, queue: str) -> tuple[int, int]:
         return self._opened().bounds(self._prefix + queue)
 
+    def log_id(self, queue: str) -> int:
+        return self._opened().log_id(self._prefix + queue)
+
     def find(self, queue: str, timestamp_us: int) -> int:
         return self._opened().find(self._prefix + queue, timestamp_us)
 
-    def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
+    def pieces(self, queue: str, start: int, stop: int, most_bytes: int, enough_bytes: int = 0) -> list[Piece]:
         log_id = self._opened().log_id(self._prefix + queue)
         return [
             Piece(span[4], span[5], span[3] - span[2], (log_id, span))
@@ -52,7 +55,7 @@ class Directory(StoredPlace):
     def _opened(self) -> Follower:
         """Return the view of the directory. A task opens it only when messages have moved since the plan."""
         if self._follower is None:
-            self._follower = Follower(Path(self._options.directory))
+            self._follower = Follower(Path(self.options.directory))
         return self._follower
 
     def _batches(self, partition: QueuePartition, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -87,7 +90,7 @@ class Directory(StoredPlace):
             first, following, again = 0, 0, []
         known = {piece.proof[0] for piece in (*pieces, *again)}
         if len(known) > 1 or following < partition.stop:
-            self.check_deleted(partition, at)
+            check_deleted(self.options, partition, at)
             return partition.stop, []
         at = check_loss(partition.gone_is_loss, queue, at, first)
         return at, [piece for piece in again if piece.stop > at]

@@ -5,10 +5,10 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from headrace.config.kinds import Choice, Flag, Kind, Number, Text, Unfit
 from headrace.config.replication import MAIN, is_name, meant
@@ -19,12 +19,17 @@ LATEST: Final = "latest"
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
 DEFAULT_LEASE_SECONDS: Final = 60
+DEFAULT_DELAY_MS: Final = 15 * 60_000
+RAW_PROPERTIES: Final = "raw"
+TYPED: Final = "typed"
 LOG_MODE: Final = "log"
 WORK_MODE: Final = "work"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX: Final = 10**18 - 1
 """Largest number of an option: 18 digits."""
 _SIZE: Final = re.compile(r"([0-9]{1,15})([kmg]?)b?")
+_DELAY: Final = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d)")
+_SPANS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 _STORES: Final = ("s3", "gs", "az")
@@ -36,31 +41,69 @@ _SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 @dataclass(frozen=True)
 class Server:
-    """A broker's HTTP address and the login."""
+    """A broker's HTTP address and the login. Secrets may be in files, which every process reads where it runs."""
 
     host: str
     port: int
     tls: bool
     user: str
-    password: str
+    password: str = field(repr=False)
     vhost: str
+    token: str = field(default="", repr=False)
+    """A token to log in with, instead of a name and a password."""
+    password_file: str = ""
+    token_file: str = ""
+    ca: str = ""
+    """A file with the certificates of authorities to trust; "" for the machine's."""
+    certificate: str = ""
+    """A file with the client's own certificate, and `key` with its key, "" if that is in the same file."""
+    key: str = ""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Start or end of a read: earliest, latest, an offset, or a time in microseconds."""
+    """Start or end of a read: earliest, latest, an offset, or a time in microseconds; single queues may have others."""
 
     word: str = ""
     offset: int = -1
     time_us: int = -1
+    queues: tuple[tuple[str, "Position"], ...] = ()
+
+    def of(self, queue: str) -> "Position":
+        """Return the position of a queue."""
+        return dict(self.queues).get(queue, self)
 
 
 @final
 class _PositionKind(Kind):
+    """A position, or positions by queue as JSON, as Kafka's source has them: -2 is earliest and -1 latest."""
+
     noun = "position"
+
+    def __init__(self, word: str) -> None:
+        self._default = Position(word=word)
 
     def read(self, value: object) -> object:
         text = str(value).strip()
+        if not text.startswith("{"):
+            return self._read(text)
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise Unfit(f"must be JSON where it begins with a brace: {error}") from None
+        found = [(name, self._of_queue(name, given)) for name, given in sorted(document.items())]
+        return replace(self._default, queues=tuple(found))
+
+    def _of_queue(self, name: str, given: object) -> Position:
+        if isinstance(given, dict):  # offsets by partition; a queue has one
+            if list(given) != ["0"]:
+                raise Unfit(f"may have offsets of partition 0 only, for queue {name!r}: a queue has one partition")
+            given = given["0"]
+        if given in (-1, -2) and not isinstance(given, bool):
+            return Position(word=LATEST if given == -1 else EARLIEST)
+        return self._read(str(given))
+
+    def _read(self, text: str) -> Position:
         if text.lower() in (EARLIEST, LATEST):
             return Position(word=text.lower())
         if text.isascii() and text.isdecimal():
@@ -71,10 +114,24 @@ class _PositionKind(Kind):
             time = datetime.fromisoformat(text)
         except ValueError:
             raise Unfit(
-                "may be earliest, latest, an offset such as 4200, or a time such as 2026-01-31T12:00:00Z"
+                "may be earliest, latest, an offset such as 4200, a time such as 2026-01-31T12:00:00Z, or one of "
+                'these by queue, such as {"orders": 4200}'
             ) from None
         aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
         return Position(time_us=(aware - _EPOCH) // timedelta(microseconds=1))
+
+
+@final
+class _DelayKind(Kind):
+    """A time span as Spark writes it, such as 15m, in milliseconds."""
+
+    noun = "time span"
+
+    def read(self, value: object) -> object:
+        match = _DELAY.fullmatch(str(value).strip().lower())
+        if not match:
+            raise Unfit("must be a time span such as 500ms, 30s, 15m or 1h")
+        return int(match.group(1)) * _SPANS_MS[match.group(2)]
 
 
 @final
@@ -91,6 +148,22 @@ class _SizeKind(Kind):
         return size
 
 
+@final
+class _WordKind(Kind):
+    """One of a few words, in any case."""
+
+    noun = "word"
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def read(self, value: object) -> object:
+        word = str(value).strip().lower()
+        if word not in self._words:
+            raise Unfit(f"may be {', '.join(self._words[:-1])} or {self._words[-1]}")
+        return word
+
+
 _Options = Mapping[str, tuple[Kind, object]]
 """The kind and the default of each option."""
 _TEXT: Final = Text()
@@ -101,18 +174,29 @@ _COMMON: Final[_Options] = {
     "vhost": (_TEXT, "/"),
     "user": (_TEXT, ""),
     "password": (_TEXT, ""),
+    "passwordFile": (_TEXT, ""),
+    "token": (_TEXT, ""),
+    "tokenFile": (_TEXT, ""),
+    "tlsCa": (_TEXT, ""),
+    "tlsCertificate": (_TEXT, ""),
+    "tlsKey": (_TEXT, ""),
     "path": (_TEXT, None),
     "paths": (_TEXT, None),
 }
 _READ: Final[_Options] = {
     **_COMMON,
-    "startingOffsets": (_PositionKind(), Position(word=EARLIEST)),
-    "endingOffsets": (_PositionKind(), Position(word=LATEST)),
-    "includeHeaders": (_FLAG, False),
+    "subscribe": (_TEXT, None),
+    "subscribePattern": (_TEXT, ""),
+    "startingOffsets": (_PositionKind(EARLIEST), Position(word=EARLIEST)),
+    "endingOffsets": (_PositionKind(LATEST), Position(word=LATEST)),
+    "includeHeaders": (_WordKind("false", "true", TYPED), "false"),
+    "includeProperties": (_WordKind("false", "true", RAW_PROPERTIES), "false"),
     "minPartitions": (_COUNT, 1),
     "maxBytesPerPartition": (_SizeKind(), DEFAULT_PARTITION_BYTES),
     "maxOffsetsPerTrigger": (_COUNT, 0),
     "maxBytesPerTrigger": (_SizeKind(), 0),
+    "minOffsetsPerTrigger": (_COUNT, 0),
+    "maxTriggerDelay": (_DelayKind(), DEFAULT_DELAY_MS),
     "failOnDataLoss": (_FLAG, True),
     "consumerGroup": (_TEXT, ""),
     "group": (_TEXT, ""),
@@ -120,14 +204,16 @@ _READ: Final[_Options] = {
     "leaseSeconds": (_COUNT, DEFAULT_LEASE_SECONDS),
     "claim": (_TEXT, ""),
 }
-_NOT_FOR_WORK: Final = ("startingOffsets", "endingOffsets", "maxBytesPerTrigger", "failOnDataLoss")
+_NOT_FOR_WORK: Final = (
+    "startingOffsets", "endingOffsets", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "failOnDataLoss",
+)  # fmt: skip
 _ONLY_FOR_WORK: Final = ("leaseSeconds", "claim")
 _WRITE: Final[_Options] = {
     **_COMMON,
     "exchange": (_TEXT, None),
     "topic": (_TEXT, None),
     "transactionId": (_TEXT, ""),
-    "replaceBefore": (Number(0, _MAX, "must be an offset such as 4200"), -1),
 }
 
 
@@ -144,7 +230,10 @@ class ReadOptions:
     queues: tuple[str, ...]
     starting: Position
     ending: Position
-    include_headers: bool
+    headers: str
+    """Whether rows have headers: false, true for texts, or typed."""
+    properties: str
+    """Whether rows have properties: false, true for all of them, or raw as they are stored."""
     min_partitions: int
     partition_bytes: int
     trigger_offsets: int
@@ -158,19 +247,22 @@ class ReadOptions:
     """The claim that a batch reads, as JSON."""
     replication_group: str = MAIN
     """The group of a store to read."""
+    pattern: str = ""
+    """A regular expression of names of queues; "" where `queues` names them."""
+    least_offsets: int = 0
+    """The messages that a micro-batch waits for, until `delay_ms` after the last one."""
+    delay_ms: int = DEFAULT_DELAY_MS
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of a write. One of queue, exchange and topic is the target; the others are None."""
+    """The options of a write. One of queue, exchange and topic is the target; without any, rows name their own."""
 
     server: Server
     queue: str | None
     exchange: str | None
     topic: str | None
     transaction_id: str
-    replace_before: int = -1
-    """The write replaces the messages of the queue below this offset; -1 for none."""
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -203,6 +295,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         values["startingOffsets"],
         values["endingOffsets"],
         values["includeHeaders"],
+        values["includeProperties"],
         values["minPartitions"],
         values["maxBytesPerPartition"],
         values["maxOffsetsPerTrigger"],
@@ -213,6 +306,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         values["leaseSeconds"],
         values["claim"],
         meant(replication_group),
+        _pattern(values),
+        values["minOffsetsPerTrigger"],
+        values["maxTriggerDelay"],
     )
 
 
@@ -226,15 +322,12 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             f"Set option url to its HTTP address, such as http://localhost:15672"
         )
     queue, exchange, topic = values["path"], values["exchange"], values["topic"]
-    if sum(target is not None for target in (queue, exchange, topic)) != 1:
+    if sum(target is not None for target in (queue, exchange, topic)) > 1:
         raise Refused(
             'say where to write, once: a queue with .save("orders") or .start("orders"), '
             'or option("exchange", ...), or option("topic", ...)'
         )
-    before = values["replaceBefore"]
-    if before >= 0 and queue is None:
-        raise Refused("option replaceBefore is for one stream: name it with .save(...)")
-    return WriteOptions(server, queue, exchange, topic, values["transactionId"], before)
+    return WriteOptions(server, queue, exchange, topic, values["transactionId"])
 
 
 def _read(given: Mapping[str, str], options: _Options) -> dict[str, Any]:
@@ -273,12 +366,9 @@ def _place(values: Mapping[str, Any]) -> tuple[Server | None, str, str]:
             port = parts.port or (15671 if parts.scheme == "https" else 15672)
         except ValueError as error:
             raise Refused(f"option url {_without_password(url)!r} has no valid port: {error}") from error
-        user = values["user"] or unquote(parts.username or "guest")
-        password = values["password"] or unquote(parts.password or "guest")
         if not parts.hostname:
             raise Refused(f"option url {_without_password(url)!r} names no host")
-        server = Server(parts.hostname, port, parts.scheme == "https", user, password, values["vhost"])
-        return server, "", ""
+        return _server(values, parts, parts.hostname, port), "", ""
     if parts.scheme == "file":
         return None, unquote(parts.path), ""
     if parts.scheme in _STORES:
@@ -291,17 +381,55 @@ def _place(values: Mapping[str, Any]) -> tuple[Server | None, str, str]:
     return None, url, ""
 
 
+def _server(values: Mapping[str, Any], parts: SplitResult, host: str, port: int) -> Server:
+    is_tls = parts.scheme == "https"
+    for name in ("tlsCa", "tlsCertificate", "tlsKey"):
+        if values[name] and not is_tls:
+            raise Refused(f"option {name} is for https://; option url is http://{host}:{port}")
+    if values["tlsKey"] and not values["tlsCertificate"]:
+        raise Refused("option tlsKey needs the certificate that it belongs to: option tlsCertificate")
+    secrets = [name for name in ("password", "passwordFile", "token", "tokenFile") if values[name]]
+    if len(secrets) > 1:
+        raise Refused(f"give one of the options {' and '.join(secrets)}: each of them is a way to log in")
+    return Server(
+        host,
+        port,
+        is_tls,
+        values["user"] or unquote(parts.username or "guest"),
+        values["password"] or unquote(parts.password or "guest"),
+        values["vhost"],
+        values["token"],
+        values["passwordFile"],
+        values["tokenFile"],
+        values["tlsCa"],
+        values["tlsCertificate"],
+        values["tlsKey"],
+    )
+
+
 def _without_password(url: str) -> str:
     parts = urlsplit(url)
     return url.replace(f":{parts.password}@", ":***@") if parts.password else url
 
 
 def _queues(values: Mapping[str, Any]) -> tuple[str, ...]:
+    given = [name for name in ("path", "subscribe", "subscribePattern") if values[name]]
+    if len(given) > 1:
+        raise Refused(f"name the queues once: {' and '.join(given)} do")
     if values["paths"] is not None:
         names = [str(name) for name in json.loads(values["paths"])]
     else:
-        names = [name.strip() for name in (values["path"] or "").split(",")]
+        names = [name.strip() for name in (values["path"] or values["subscribe"] or "").split(",")]
     names = [name for name in names if name]
-    if not names:
+    if not names and not values["subscribePattern"]:
         raise Refused('name the queues to read: .load("orders"), .load("orders,returns") or .load("sensor-*")')
     return tuple(dict.fromkeys(names))
+
+
+def _pattern(values: Mapping[str, Any]) -> str:
+    pattern: str = values["subscribePattern"]
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise Refused(f"option subscribePattern is {pattern!r}; it is no regular expression: {error}") from error
+    return pattern

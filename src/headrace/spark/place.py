@@ -3,6 +3,7 @@
 The places themselves are in directory.py, store.py and broker.py.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,10 @@ from pyspark.sql.types import StructType
 
 from headrace.config.replication import MAIN
 from headrace.errors import NotFound, Refused, Truncated, Unavailable
-from headrace.spark.filters import Filters
-from headrace.spark.options import EARLIEST, Position, ReadOptions
-from headrace.storage.frame import FRAME, HEADERS
+from headrace.spark.options import EARLIEST, RAW_PROPERTIES, TYPED, Position, ReadOptions
+from headrace.storage.frame import FRAME, HEADERS, TYPED_HEADERS
 
+NO_LOG: Final = -1
 _HANDY_BYTES: Final = 1 << 20
 _HOST_SEPARATOR: Final = "\0"
 
@@ -28,30 +29,61 @@ _HOST_SEPARATOR: Final = "\0"
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-def read_schema(include_headers: bool) -> StructType:
-    """Return all columns of a queue; headers are optional, because they cost the most."""
-    names = [name for name in FRAME.names if include_headers or name != HEADERS]
+RAW: Final = ("encoding", "properties")
+"""Columns with the properties as they are stored."""
+_USUAL: Final = FRAME.names.index(HEADERS)
+"""The number of columns that rows have without options."""
+
+
+def read_schema(headers: str, properties: str) -> StructType:
+    """Return the columns of a queue for options of these values: headers and properties cost the most."""
+    names = FRAME.names[:_USUAL]
+    if headers == TYPED:
+        names.append(TYPED_HEADERS)
+    elif headers == "true":
+        names.append(HEADERS)
+    if properties == RAW_PROPERTIES:
+        names += RAW
+    elif properties == "true":
+        names += [name for name in FRAME.names[_USUAL + 1 :] if name != TYPED_HEADERS]
     return schema_of(names)
 
 
 def schema_of(names: Sequence[str]) -> StructType:
-    """Return these columns of a queue in Spark's types."""
-    return from_arrow_schema(pa.schema([FRAME.field(name) for name in names]))
+    """Return these columns of a queue in Spark's types; typed headers are under the name of headers."""
+    fields = [FRAME.field(name) for name in names]
+    return from_arrow_schema(
+        pa.schema([field.with_name(HEADERS) if field.name == TYPED_HEADERS else field for field in fields])
+    )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the columns of a query in Arrow's types. Raises Refused where a queue has other columns."""
+    """Return the columns of a query in Arrow's types, under the query's names, in any case as in Spark.
+
+    Raises Refused where a queue has other columns.
+    """
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:
-        if field.name not in FRAME.names:
+        if field.name.lower() not in FRAME.names:
             raise Refused(f"a queue has no column {field.name!r}; it has {', '.join(FRAME.names)}")
-        own = FRAME.field(field.name)
+        own = FRAME.field(_column_of(field))
         if field.type != own.type:
-            spark_type = from_arrow_schema(pa.schema([own]))[field.name].dataType.simpleString()
+            spark_type = schema_of([own.name]).fields[0].dataType.simpleString()
             raise Refused(f"column {field.name!r} of a queue is {spark_type}; the schema asks for {field.type}")
         if own.nullable and not field.nullable:
             raise Refused(f"column {field.name!r} of a queue may be null; the schema says that it is not")
     return wanted
+
+
+def columns_of(schema: pa.Schema) -> list[str]:
+    """Return the columns of a queue that a query asks for."""
+    return [_column_of(field) for field in schema]
+
+
+def _column_of(field: pa.Field) -> str:
+    """Return the name of a column; a list of headers is of typed ones."""
+    name: str = field.name.lower()
+    return TYPED_HEADERS if name == HEADERS and pa.types.is_list(field.type) else name
 
 
 # -- partitions --------------------------------------------------------------------------------------------------------
@@ -72,37 +104,37 @@ class QueuePartition(InputPartition):
     """A range of offsets of one queue, in whole blocks, that one task reads.
 
     `gone_is_loss` makes it an error when messages leave the queue before they are read: the query named their offsets.
-    Other queries read the messages that are left.
+    Other queries read the messages that are left. `only` are the ranges of offsets that the query wants, in order, each
+    with the offset behind its last; () for all. `log` is the id of the log that the offsets are of, -1 for any.
     """
 
     queue: str
     start: int
     stop: int
     pieces: tuple[Piece, ...]
-    filters: Filters
     schema: pa.Schema
     gone_is_loss: bool
+    only: tuple[tuple[int, int], ...] = ()
+    log: int = NO_LOG
 
 
 @dataclass
 class WorkPartition(InputPartition):
-    """Claimed messages that one task reads: runs of offsets, whose filters pass the claimed ones."""
+    """Claimed messages that one task reads: runs of offsets, with other messages between the claimed ones."""
 
     runs: tuple[QueuePartition, ...]
 
 
-Range = tuple[str, list[Piece], bool]
-"""A queue, its pieces to read, and whether it is an error when some of them are gone by then."""
+Range = tuple[str, list[Piece], bool, int]
+"""A queue, its pieces to read, whether it is an error when some of them are gone by then, and the id of its log."""
 
 
-def make_partitions(
-    ranges: Sequence[Range], options: ReadOptions, filters: Filters, schema: pa.Schema
-) -> list[QueuePartition]:
+def make_partitions(ranges: Sequence[Range], options: ReadOptions, schema: pa.Schema) -> list[QueuePartition]:
     """Return partitions of whole blocks, within the size and the number of the options."""
-    total = max(1, sum(piece.size_bytes for _, pieces, _ in ranges for piece in pieces))
+    total = max(1, sum(piece.size_bytes for _, pieces, _, _ in ranges for piece in pieces))
     return [
-        QueuePartition(queue, group[0].start, group[-1].stop, group, filters, schema, is_loss)
-        for queue, pieces, is_loss in ranges
+        QueuePartition(queue, group[0].start, group[-1].stop, group, schema, is_loss, log=log)
+        for queue, pieces, is_loss, log in ranges
         for group in grouped(pieces, options.partition_bytes, _share(options.min_partitions, pieces, total))
     ]
 
@@ -112,9 +144,33 @@ def _share(least: int, pieces: Sequence[Piece], total_bytes: int) -> int:
     return -(-least * sum(piece.size_bytes for piece in pieces) // total_bytes)
 
 
+def split(pieces: Sequence[Piece], most_bytes: int, least: int) -> list[Piece]:
+    """Cut pieces without a proof into smaller ones of about equal size, so that there are at least so many."""
+    parts = -(-least // max(1, len(pieces)))
+    found: list[Piece] = []
+    for piece in pieces:
+        rows = max(1, -(-(piece.stop - piece.start) // max(parts, -(-piece.size_bytes // most_bytes))))
+        for start in range(piece.start, piece.stop, rows):
+            stop = min(piece.stop, start + rows)
+            found.append(Piece(start, stop, piece.size_bytes * (stop - start) // (piece.stop - piece.start)))
+    return found
+
+
 def rows_per_piece(rows: int, bytes_per_row: int, most_bytes: int, options: ReadOptions) -> int:
     """Return the size of pieces where a place has no blocks: within the bytes, and enough pieces for the options."""
     return max(1, min(most_bytes // bytes_per_row, -(-rows // options.min_partitions)))
+
+
+def wanted_rows(batch: pa.RecordBatch, only: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+    """Return the rows whose offsets are in these ranges; all rows if there are no ranges."""
+    if not only:
+        return batch
+    import numpy as np  # reads of whole ranges do without
+
+    offsets = batch.column("offset").to_numpy()
+    starts, stops = np.array(only).T
+    mask = pa.array(np.append(stops, -1)[np.searchsorted(starts, offsets, "right") - 1] > offsets)
+    return batch if mask.true_count == len(mask) else batch.filter(mask)
 
 
 def check_loss(is_loss: bool, queue: str, wanted: int, first: int) -> int:
@@ -130,6 +186,15 @@ def check_loss(is_loss: bool, queue: str, wanted: int, first: int) -> int:
             f"Start anew from earliest, or set option failOnDataLoss=false to read on at {first}"
         )
     return first
+
+
+def check_deleted(options: ReadOptions, partition: QueuePartition, at: int) -> None:
+    """Accept that the queue of a partition was deleted while it was read, or raise Truncated."""
+    if options.fail_on_data_loss:
+        raise Truncated(
+            f"queue {partition.queue!r} was deleted while offsets {at} to {partition.stop} of it were read; "
+            f"option failOnDataLoss=false reads on without them"
+        )
 
 
 def grouped(pieces: Sequence[Piece], most_bytes: int, least_groups: int = 1) -> list[tuple[Piece, ...]]:
@@ -182,14 +247,25 @@ def within_bytes(pieces: Sequence[Piece], start: int, end: int, most_bytes: int)
             return reached
         size += piece.size_bytes
         reached = piece.stop
-    return max(reached, end) if not pieces else min(end, reached)
+    return min(end, reached) if pieces else end
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
 
 
+def check_named(positions: Position, option: str, queues: Sequence[str]) -> None:
+    """Check that an option has positions of queues that are read, and of no others. Raises NotFound."""
+    for name, _ in positions.queues:
+        if name not in queues:
+            raise NotFound(
+                f"option {option} has queue {name!r}, which is not read: {', '.join(queues[:10]) or 'none is'}"
+            )
+
+
 class Place(ABC):
     """A data directory, a store, or a broker whose queues are read."""
+
+    options: ReadOptions
 
     @abstractmethod
     def refresh(self) -> None:
@@ -197,19 +273,26 @@ class Place(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of all queues."""
+        """Return the names of all queues that the options may name."""
 
     @abstractmethod
     def bounds(self, queue: str) -> tuple[int, int]:
         """Return the first offset and the one behind the last. Raises NotFound."""
 
     @abstractmethod
+    def log_id(self, queue: str) -> int:
+        """Return the id of the queue's log, which no other log of its name had; NO_LOG before its first message."""
+
+    @abstractmethod
     def find(self, queue: str, timestamp_us: int) -> int:
         """Return the offset of the first message of at least this time, or the one behind the last."""
 
     @abstractmethod
-    def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
-        """Return the pieces of this range in order, each at most that large unless it is one block."""
+    def pieces(self, queue: str, start: int, stop: int, most_bytes: int, enough_bytes: int = 0) -> list[Piece]:
+        """Return the pieces of this range in order, each at most that large unless it is one block.
+
+        With `enough_bytes`, sizes are exact, and pieces beyond so many bytes may be left out.
+        """
 
     @abstractmethod
     def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
@@ -226,23 +309,30 @@ class Place(ABC):
         """Report the position of the options' consumer group to the broker. Raises Unavailable where there is none."""
         raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
 
-    def matching(self, patterns: tuple[str, ...]) -> list[str]:
-        """Return the queues of these names and patterns. Raises NotFound for a name without a queue."""
+    def matching(self) -> list[str]:
+        """Return the queues of the options' names and patterns. Raises NotFound for a name without a queue."""
         names = self.names()
         found: dict[str, None] = {}
-        for pattern in patterns:
+        if self.options.pattern:
+            return sorted([name for name in names if re.fullmatch(self.options.pattern, name)])
+        for pattern in self.options.queues:
             if pattern in names:
                 found[pattern] = None
             elif any(letter in pattern for letter in "*?["):
                 found.update(dict.fromkeys(name for name in names if fnmatchcase(name, pattern)))
             else:
-                known = ", ".join(sorted(names)[:10])
+                known = ", ".join(sorted(self.all_names())[:10])
                 raise NotFound(f"there is no queue {pattern!r} in {self}; there are: {known or 'none'}")
         return sorted(found)
 
-    def offset_at(self, queue: str, position: Position) -> int:
+    def all_names(self) -> list[str]:
+        """Return the names of all queues, also of those that the options do not name."""
+        return self.names()
+
+    def offset_at(self, queue: str, positions: Position) -> int:
         """Return the offset of a position of the options in this queue."""
         first, following = self.bounds(queue)
+        position = positions.of(queue)
         if position.offset >= 0:
             return position.offset
         if position.word:
@@ -254,7 +344,7 @@ class StoredPlace(Place):
     """A place that tasks read without a broker. The name of a log begins with its virtual host, unless that is `/`."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        self.options = options
         self._prefix = "" if options.vhost == "/" else options.vhost + _HOST_SEPARATOR
 
     @abstractmethod
@@ -273,20 +363,11 @@ class StoredPlace(Place):
     def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
         from headrace.storage.frame import Frame  # only tasks read
 
-        frame = Frame(partition.queue, list(partition.schema.names))
-        stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
-        for found in self._batches(partition, stored):
-            rows = partition.filters.rows(found)
+        frame = Frame(partition.queue, columns_of(partition.schema))
+        for found in self._batches(partition, frame.stored):
+            rows = wanted_rows(found, partition.only)
             if rows.num_rows:
                 yield pa.RecordBatch.from_arrays(frame.of(rows).columns, schema=partition.schema)
-
-    def check_deleted(self, partition: QueuePartition, at: int) -> None:
-        """Accept that the queue of a partition was deleted while it was read, or raise Truncated."""
-        if self._options.fail_on_data_loss:
-            raise Truncated(
-                f"queue {partition.queue!r} was deleted while offsets {at} to {partition.stop} of it were read; "
-                f"option failOnDataLoss=false reads on without them"
-            )
 
 
 def open_place(options: ReadOptions) -> Place:

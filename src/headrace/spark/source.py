@@ -28,7 +28,8 @@ class HeadraceDataSource(DataSource):
         return "headrace"
 
     def schema(self) -> StructType:
-        return read_schema(read_options(self.options).include_headers)
+        options = read_options(self.options)
+        return read_schema(options.headers, options.properties)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)

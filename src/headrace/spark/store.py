@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.clock import SystemClock
 from headrace.errors import Corrupt, Unavailable
 from headrace.spark.options import ReadOptions
-from headrace.spark.place import Piece, QueuePartition, StoredPlace, check_loss, rows_per_piece
+from headrace.spark.place import Piece, QueuePartition, StoredPlace, check_deleted, check_loss, rows_per_piece
 from headrace.storage.objects.columns import ColumnReader
 from headrace.storage.objects.follower import StoreFollower
 from headrace.storage.objects.location import Location
@@ -68,16 +68,21 @@ class Store(StoredPlace):
         _, state = self._opened().log(self._prefix + queue)
         return state.first_offset, state.next_offset
 
+    def log_id(self, queue: str) -> int:
+        return self._opened().log(self._prefix + queue)[0]
+
     def find(self, queue: str, timestamp_us: int) -> int:
         return self._opened().find(self._prefix + queue, timestamp_us)
 
-    def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
+    def pieces(self, queue: str, start: int, stop: int, most_bytes: int, enough_bytes: int = 0) -> list[Piece]:
         log_id, state = self._opened().log(self._prefix + queue)
         start, stop = max(start, state.first_offset), min(stop, state.next_offset)
         if start >= stop:
             return []
+        if enough_bytes:
+            return self._sized(log_id, start, stop, enough_bytes)
         per_message = max(1, state.size_bytes // max(1, state.next_offset - state.first_offset))
-        rows = rows_per_piece(stop - start, per_message, most_bytes, self._options)
+        rows = rows_per_piece(stop - start, per_message, most_bytes, self.options)
         kept = self._kept(log_id, self._prefix + queue)
         found: list[Piece] = []
         while start < stop:
@@ -85,6 +90,18 @@ class Store(StoredPlace):
             proof = (log_id, self._checkpoint if start < kept else "")
             found.append(Piece(start, end, per_message * (end - start), proof))
             start = end
+        return found
+
+    def _sized(self, log_id: int, start: int, stop: int, enough_bytes: int) -> list[Piece]:
+        """Return pieces with the sizes that the metadata has, until they are enough; these are not read."""
+        found: list[Piece] = []
+        size = 0
+        view, _ = self._view("")
+        for at, until, piece_bytes in ColumnReader(view, self._group, log_id).extents(start, stop):
+            found.append(Piece(at, until, piece_bytes))
+            size += piece_bytes
+            if size > enough_bytes:
+                break
         return found
 
     def close(self) -> None:
@@ -160,6 +177,6 @@ class Store(StoredPlace):
         """Return the offset to read on at in the current view. Raises Truncated."""
         found = view.logs().get(self._prefix + partition.queue)
         if found is None or found[0] != log_id:
-            self.check_deleted(partition, at)
+            check_deleted(self.options, partition, at)
             return partition.stop
         return check_loss(partition.gone_is_loss, partition.queue, at, found[1].first_offset)

@@ -6,8 +6,11 @@ readers, so the prefetching reader is one. Spark does not ask such readers for t
 trigger takes less than there is: streams with such limits are read by tasks alone.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final, final
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,15 +24,16 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.errors import HeadraceError, NotFound, Truncated
-from headrace.spark.filters import Filters
+from headrace.errors import HeadraceError, NotFound, Refused, Truncated
 from headrace.spark.options import ReadOptions
 from headrace.spark.place import (
+    NO_LOG,
     Place,
     QueuePartition,
     Range,
     arrow_schema,
     check_loss,
+    check_named,
     make_partitions,
     open_place,
     read_partition,
@@ -41,8 +45,38 @@ PREFETCH_BYTES: Final = 64 << 10
 """The most bytes of rows that go with the plan."""
 _PIECES_BYTES: Final = 512 << 10
 """The most stored bytes that the driver reads for a prefetch: a row may share a block with many others."""
-Offsets = dict[str, int]
-"""The offset of the next message, by queue. Spark compares offsets as text, so the queues are sorted."""
+Offsets = dict[str, dict[str, int]]
+"""By queue: the id of its log, and the offset of the next message. Spark compares offsets as text, so keys are sorted.
+
+Checkpoints of earlier releases have the offset alone."""
+
+
+class Reached(NamedTuple):
+    """How far a queue was read; the id of its log is NO_LOG where nobody knows it."""
+
+    next: int
+    log: int = NO_LOG
+
+    def is_of(self, other: "Reached") -> bool:
+        """Return whether both are, or may be, offsets of one log."""
+        return self.log in (NO_LOG, other.log)
+
+
+def to_offsets(reached: Mapping[str, Reached]) -> Offsets:
+    return {queue: {"log": reached[queue].log, "next": reached[queue].next} for queue in sorted(reached)}
+
+
+def from_offsets(offsets: Mapping[str, object]) -> dict[str, Reached]:
+    """Read offsets of a checkpoint. Raises Refused for those of another query."""
+    found: dict[str, Reached] = {}
+    for queue, value in offsets.items():
+        if isinstance(value, Mapping) and isinstance(value.get("next"), int) and isinstance(value.get("log"), int):
+            found[queue] = Reached(value["next"], value["log"])
+        elif isinstance(value, int):
+            found[queue] = Reached(value)
+        else:
+            raise Refused(f"{json.dumps(offsets)[:200]} are no offsets of queues: the checkpoint is another query's")
+    return found
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -52,8 +86,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = arrow_schema(schema)
         self._place: Place | None = None
-        self._target: Offsets | None = None
-        self._reported: Offsets = {}
+        self._target: dict[str, Reached] | None = None
+        self._reported: dict[str, Reached] = {}
+        self._planned: dict[str, Reached] = {}
+        """The end of the last batch that was planned."""
+        self._batched_s = -math.inf
+        """When the last batch was planned."""
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state for executors: no open place, no progress."""
@@ -63,7 +101,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         place = self._opened()
-        return {queue: self._start_of(place, queue) for queue in place.matching(self._options.queues)}
+        queues = place.matching()
+        check_named(self._options.starting, "startingOffsets", queues)
+        return to_offsets({queue: self._start_of(place, queue) for queue in queues})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.trigger_offsets:
@@ -76,42 +116,53 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends(self._opened())
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        return self._ends(self._opened(), is_new=False)
+        """Return the ends of the queues for the progress of the query, with the messages behind the last batch."""
+        found = to_offsets(self._ends(self._opened(), is_new=False))
+        for queue, end in found.items():
+            reached = self._planned.get(queue)
+            if reached is not None and reached.is_of(Reached(end["next"], end["log"])):
+                end["lag"] = max(0, end["next"] - reached.next)
+        return found
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+    def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> Offsets:  # noqa: N802
         """Return the end of the next batch. Batches up to `start` are done."""
         place = self._opened()
-        self._report(place, start)
-        ends = self._target if self._target is not None else self._ends(place)
-        starts = {queue: start[queue] if queue in start else place.bounds(queue)[0] for queue in ends}
-        for queue, reached in start.items():
-            ends = {**ends, queue: self._checked(queue, reached, ends.get(queue))}
-            starts[queue] = reached
+        done = from_offsets(start)
+        self._report(place, done)
+        ends = dict(self._target if self._target is not None else self._ends(place))
+        for queue, reached in done.items():
+            ends[queue] = self._checked(queue, reached, ends.get(queue))
+        starts = {
+            queue: done[queue].next if queue in done and done[queue].is_of(end) else place.bounds(queue)[0]
+            for queue, end in ends.items()
+        }
+        if self._waits(sum(end.next - starts[queue] for queue, end in ends.items())):
+            return to_offsets(done)
         if not isinstance(limit, ReadAllAvailable):
-            ends = self._limited(place, starts, ends)
-        return {queue: ends[queue] for queue in sorted(ends)}
+            stops = self._limited(place, starts, {queue: end.next for queue, end in ends.items()})
+            ends = {queue: Reached(stops[queue], end.log) for queue, end in ends.items()}
+        self._planned = ends
+        return to_offsets(ends)
 
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+    def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
         place = self._opened()
+        begins = from_offsets(start)
         ranges: list[Range] = []
-        for queue, stop in end.items():
-            if start.get(queue) == stop:
-                continue
-            first, following = place.bounds(queue)
-            if following < stop:
-                place.refresh()
-                first, following = place.bounds(queue)
-            begin = start.get(queue, first)
-            if begin > stop:  # the queue was deleted and declared again, and the options allow that
-                begin = first
-            is_loss = self._options.fail_on_data_loss and queue in start
-            begin = check_loss(is_loss, queue, begin, first)
-            ranges.append((queue, place.pieces(queue, begin, stop, self._options.partition_bytes), is_loss))
-        return make_partitions(ranges, self._options, Filters(), self._schema)
+        for queue, stop in from_offsets(end).items():
+            if begins.get(queue) != stop:
+                found = self._range(place, queue, begins.get(queue), stop)
+                ranges += [found] if found is not None else []
+        return make_partitions(ranges, self._options, self._schema)
 
-    def commit(self, end: Offsets) -> None:
+    def commit(self, end: Mapping[str, object]) -> None:
         """Report a batch that is done. Spark calls this one batch late, so `latestOffset` reports too."""
-        self._report(self._opened(), end)
+        self._report(self._opened(), from_offsets(end))
+
+    def stop(self) -> None:
+        """Close files and connections. Spark ends the process of the stream instead."""
+        if self._place is not None:
+            self._place.close()
+            self._place = None
 
     # -- on executors ------------------------------------------------------------------------------------------------
 
@@ -125,35 +176,59 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._place = open_place(self._options)
         return self._place
 
-    def _start_of(self, place: Place, queue: str) -> int:
+    def _start_of(self, place: Place, queue: str) -> Reached:
         offset = place.offset_at(queue, self._options.starting)
         first, following = place.bounds(queue)
-        return min(check_loss(self._options.fail_on_data_loss, queue, offset, first), following)
+        start = min(check_loss(self._options.fail_on_data_loss, queue, offset, first), following)
+        return Reached(start, place.log_id(queue))
 
-    def _ends(self, place: Place, is_new: bool = True) -> Offsets:
+    def _ends(self, place: Place, is_new: bool = True) -> dict[str, Reached]:
         """Return the ends of the queues, now or at the last refresh."""
         if is_new:
             place.refresh()
         try:
-            queues = place.matching(self._options.queues)
+            queues = place.matching()
         except NotFound:  # one was deleted; `_checked` decides whether that matters
             known = set(place.names())
             queues = [queue for queue in self._options.queues if queue in known]
-        return {queue: place.bounds(queue)[1] for queue in queues}
+        return {queue: Reached(place.bounds(queue)[1], place.log_id(queue)) for queue in queues}
 
-    def _checked(self, queue: str, reached: int, end: int | None) -> int:
+    def _checked(self, queue: str, reached: Reached, end: Reached | None) -> Reached:
         """Return the end of a queue that was read up to `reached`; `end` is None when the queue is gone."""
-        if end is not None and end >= reached:
+        if end is not None and reached.is_of(end) and end.next >= reached.next:
             return end
-        if self._options.fail_on_data_loss:
-            now = "is gone" if end is None else f"ends at {end} now"
-            raise Truncated(
-                f"queue {queue!r} was read up to offset {reached} and {now}: it was deleted. Start with a new "
-                f"checkpoint, or set option failOnDataLoss=false to read what there is now"
-            )
+        self._check_deleted(queue, reached, "is gone" if end is None else f"is another one now, up to {end.next}")
         return reached if end is None else end
 
-    def _limited(self, place: Place, starts: Offsets, ends: Offsets) -> Offsets:
+    def _check_deleted(self, queue: str, reached: Reached, now: str) -> None:
+        """Accept that a queue was deleted, or raise Truncated."""
+        if self._options.fail_on_data_loss:
+            raise Truncated(
+                f"queue {queue!r} was read up to offset {reached.next} and {now}: it was deleted. Start with a new "
+                f"checkpoint, or set option failOnDataLoss=false to read what there is now"
+            )
+
+    def _range(self, place: Place, queue: str, begin: Reached | None, stop: Reached) -> Range | None:
+        """Return what a batch reads of a queue; None where its messages went with the queue."""
+        try:
+            first, following = place.bounds(queue)
+            if following < stop.next:
+                place.refresh()
+                first, following = place.bounds(queue)
+            log = place.log_id(queue)
+        except NotFound:
+            log, following = NO_LOG, -1
+        if not stop.is_of(Reached(following, log)) or following < stop.next:
+            self._check_deleted(queue, begin or stop, "its next messages are gone")
+            return None
+        start = first
+        is_same = begin is not None and begin.is_of(stop) and begin.next <= stop.next
+        is_loss = self._options.fail_on_data_loss and is_same
+        if begin is not None and is_same:
+            start = check_loss(is_loss, queue, begin.next, first)
+        return queue, place.pieces(queue, start, stop.next, self._options.partition_bytes), is_loss, log
+
+    def _limited(self, place: Place, starts: dict[str, int], ends: dict[str, int]) -> dict[str, int]:
         options = self._options
         if options.trigger_offsets:
             ends = within_rows(starts, ends, options.trigger_offsets)
@@ -161,14 +236,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             waiting = [queue for queue in ends if ends[queue] > starts[queue]]
             share = max(1, options.trigger_bytes // max(1, len(waiting)))
             for queue in waiting:
-                pieces = place.pieces(queue, starts[queue], ends[queue], share)
+                pieces = place.pieces(queue, starts[queue], ends[queue], share, share)
                 ends = {**ends, queue: within_bytes(pieces, starts[queue], ends[queue], share)}
         return ends
 
-    def _report(self, place: Place, positions: Offsets) -> None:
-        if self._options.consumer_group and positions != self._reported:
-            place.report(positions)
-            self._reported = dict(positions)
+    def _waits(self, messages: int) -> bool:
+        """Return whether the next batch waits for more messages; an available-now run does not wait."""
+        if not self._options.least_offsets or self._target is not None:
+            return False
+        now_s = time.monotonic()
+        is_due = now_s - self._batched_s >= self._options.delay_ms / 1000
+        if messages >= self._options.least_offsets or (messages and is_due):
+            self._batched_s = now_s
+            return False
+        return True
+
+    def _report(self, place: Place, done: dict[str, Reached]) -> None:
+        if self._options.consumer_group and done != self._reported:
+            place.report({queue: reached.next for queue, reached in done.items()})
+            self._reported = done
 
 
 @final
@@ -184,12 +270,12 @@ class PrefetchingReader(StreamReader, _SimpleStreamReaderWrapper):
         """The reader that Spark asks for the features of the stream."""
         return self
 
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+    def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
         planned = super().partitions(start, end)
         self._fetched = self._fetch(planned[0]) if len(planned) == 1 else None
         return planned
 
-    def getCache(self, start: Offsets, end: Offsets) -> Iterator[pa.RecordBatch] | None:  # noqa: N802
+    def getCache(self, start: Mapping[str, object], end: Mapping[str, object]) -> Iterator[pa.RecordBatch] | None:  # noqa: N802
         """Return the rows of the last plan; None leaves them to the tasks."""
         fetched, self._fetched = self._fetched, None
         return None if fetched is None else iter(fetched)

@@ -4,7 +4,8 @@ A claim lasts for its lease. Its holder renews it; when the holder dies, the bro
 
 The claim is the offset of a streaming query, so a batch that is repeated after a crash has the same messages, except
 those that others got meanwhile. Spark tells late or never that a batch is done (`commit`, `stop`), but it asks for the
-batch behind it, also after a restart: that acknowledges the batch.
+batch behind it, also after a restart: that acknowledges the messages that the batch had. A process that did not plan
+the batch knows only that they are among those that its claim still holds.
 
 Spark tells a batch source nothing about the end of the job, so the caller's `with` does.
 """
@@ -27,7 +28,6 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError, Refused
 from headrace.spark.client import Client
-from headrace.spark.filters import Filters
 from headrace.spark.options import DEFAULT_LEASE_SECONDS, WORK_MODE, ReadOptions, read_options
 from headrace.spark.place import (
     Place,
@@ -121,13 +121,21 @@ class Claims:
         held = {
             queue: self._ranges(claim.by, "hold", queue, {**body, "ranges": ranges})
             for queue, ranges in claim.taken.items()
+            if ranges
         }
         return Claim(claim.by, claim.number, held)
 
-    def finish(self, claim: Claim) -> None:
-        """Acknowledge all messages of a claim."""
-        for queue, ranges in claim.taken.items():
-            self._call(claim.by, "finish", queue, {"ranges": ranges})
+    def finish_held(self, claim: Claim) -> int:
+        """Acknowledge the messages that the claim still holds; return their number."""
+        answers = [
+            self._call(claim.by, "finish", queue, {"ranges": ranges}) for queue, ranges in claim.taken.items() if ranges
+        ]
+        return sum(int(str(answer["messages"])) for answer in answers)
+
+    def finish(self, done: Claim) -> None:
+        """Acknowledge messages that were worked on, also those that wait again; others' claims stay."""
+        if self.finish_held(done) < done.messages:
+            self.finish_held(self.hold(done))
 
     def release(self, claim: Claim) -> None:
         """Put all messages of a claim back; it does not count as an attempt."""
@@ -223,8 +231,8 @@ def work_partitions(claim: Claim, options: ReadOptions, schema: pa.Schema) -> li
 
 
 def _run(queue: str, ranges: Ranges, schema: pa.Schema) -> QueuePartition:
-    filters = Filters(ranges=ranges) if len(ranges) > 1 else Filters()
-    return QueuePartition(queue, ranges[0][0], ranges[-1][1], (), filters, schema, gone_is_loss=False)
+    only = ranges if len(ranges) > 1 else ()
+    return QueuePartition(queue, ranges[0][0], ranges[-1][1], (), schema, False, only)
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
@@ -297,6 +305,7 @@ class _Driver:
         self._claims = Claims(options)
         self._keeper = ClaimKeeper(options)
         self._current: Claim | None = None
+        """The messages that the current batch has."""
         self._finished = 0
         self._ends: Mapping[str, int | None] | None = None
 
@@ -308,19 +317,21 @@ class _Driver:
     def queues(self) -> list[str]:
         """Return the queues to claim from. Raises NotFound."""
         self._place.refresh()
-        return self._place.matching(self._options.queues)
+        return self._place.matching()
 
     def stop_at_present(self) -> None:
         """Claim no message that is published from now on."""
         self._ends = {queue: self._place.bounds(queue)[1] for queue in self.queues()}
 
     def finish(self, claim: Claim) -> None:
-        """Acknowledge a claim, once."""
+        """Acknowledge the messages that the batch of a claim had, once."""
         if claim.number <= self._finished:
             return
         if self._current is not None and self._current.number == claim.number:
             self._keeper.keep(None)
-        self._claims.finish(claim)
+            self._claims.finish(self._current)
+        else:  # another process planned the batch, perhaps without the messages that others had
+            self._claims.finish_held(claim)
         self._finished = claim.number
 
     def following(self, last: Claim, most: int) -> Claim:
@@ -339,10 +350,9 @@ class _Driver:
         """Return the held part of a claim: all of it, unless another process made the claim."""
         if self._current is not None and self._current.number == claim.number:
             return self._current
-        self._current = claim
-        held = self._claims.hold(claim)
-        self._keeper.keep(held)
-        return held
+        self._current = self._claims.hold(claim)
+        self._keeper.keep(self._current)
+        return self._current
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -404,7 +414,7 @@ class Work:
     def _take(self) -> Claim:
         place = open_place(self._options)
         try:
-            queues = dict.fromkeys(place.matching(self._options.queues))
+            queues = dict.fromkeys(place.matching())
         finally:
             place.close()
         return self._claims.take_all(_nothing(), queues, self._most)

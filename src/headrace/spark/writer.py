@@ -14,15 +14,26 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from headrace.clock import SystemClock
 from headrace.errors import HeadraceError, Refused
 from headrace.spark.client import Client
 from headrace.spark.options import Server, WriteOptions
 
 PART_BYTES: Final = 8 << 20
+PART_ROWS: Final = 1 << 20
+_WAITING_BYTES: Final = 4 * PART_BYTES
+"""The most bytes that wait in a task, over all targets."""
+_NOT_DONE: Final = "committing"
 _ABORT_PATIENCE_SECONDS: Final = 5.0
 COLUMNS: Final = (
-    "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "deliver_at",
+    "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "expiration",
+    "deliver_at", "delay", "encoding", "properties", "queue", "exchange",
 )  # fmt: skip
+TARGETS: Final = ("queue", "exchange")
+"""Columns that say where a row goes."""
+_TWINS: Final = (("topic", "routing_key"), ("expires_in_ms", "expiration"), ("deliver_at", "delay"))
+"""Columns that say the same in two ways."""
+_TIME: Final = pa.timestamp("us", tz="UTC")
 
 
 @final
@@ -59,7 +70,8 @@ class Transaction:
         body = {"parts": parts, "attempt": self._attempt, **more}
         if sequence is not None:
             body["sequence"] = sequence
-        self._client.json("POST", f"{self._path}/commit", {}, body)
+        while self._client.json("POST", f"{self._path}/commit", {}, body).get("status") == _NOT_DONE:
+            continue  # the broker answers after a while
 
     def discard(self) -> None:
         """Drop the staged parts of this attempt."""
@@ -84,72 +96,127 @@ class Staged(WriterCommitMessage):
     rows: int
 
 
-def check_schema(schema: StructType) -> None:
-    """Check that rows of this schema are messages. Raises Refused."""
+def check_schema(schema: StructType, options: WriteOptions) -> None:
+    """Check that rows of this schema are messages, and that somebody says where they go. Raises Refused."""
     names = schema.fieldNames()
-    if "payload" not in names:
+    types = {field.name.lower(): field.dataType for field in schema.fields}  # in any case, as in Spark
+    if "payload" not in types:
         raise Refused(
             f"there is no column payload among {', '.join(names)}; make one, such as "
             f"selectExpr('to_json(struct(*)) AS payload')"
         )
-    if not isinstance(schema["payload"].dataType, BinaryType | StringType):
-        raise Refused(f"the column payload is {schema['payload'].dataType.simpleString()}; it must be binary or string")
+    if not isinstance(types["payload"], BinaryType | StringType):
+        raise Refused(f"the column payload is {types['payload'].simpleString()}; it must be binary or string")
     for name in names:
-        if name not in COLUMNS:
+        if name.lower() not in COLUMNS:
             raise Refused(f"a message has no column {name!r}; it may have {', '.join(COLUMNS)}. Select only those")
+    if len(types) < len(names):
+        raise Refused(f"a column is there twice among {', '.join(names)}")
+    for one, other in _TWINS:
+        if one in types and other in types:
+            raise Refused(f"give one of the columns {one} and {other}: they say the same")
+    named = [name for name in TARGETS if name in types]
+    is_named = (options.queue, options.exchange, options.topic) != (None, None, None)
+    if is_named and named:
+        raise Refused(f"the column {named[0]} says where each row goes, and so does the write; leave out one of them")
+    if not is_named and not named:
+        raise Refused(
+            'say where to write, once: a queue with .save("orders") or .start("orders"), or option("exchange", ...), '
+            'or option("topic", ...), or for each row a column queue or exchange'
+        )
 
 
 def _write(
     options: WriteOptions, transaction: str, label: str, batches: Iterator[pa.RecordBatch], attempt: str = ""
 ) -> Staged:
     """Stage the rows of a task in parts of moderate size. Raises Refused when the attempt is over."""
+    from headrace.storage.local.arrow import cut_batch  # the driver does without
+
     # The name is unique: no other attempt and no abandoned executor writes under it.
     name = f"{label}-{uuid.uuid4().hex}"
     parts: list[str] = []
     rows = 0
-    waiting: list[pa.RecordBatch] = []
-    size = 0
+    waiting: dict[tuple[str, str], list[pa.RecordBatch]] = {}
     with Transaction(options.server, transaction, attempt) as opened:
+
+        def stage(target: tuple[str, str]) -> None:
+            parts.append(opened.stage(f"{name}-{len(parts)}", dict([target]), waiting.pop(target)))
+
         for batch in batches:
-            for piece in _cut(batch):
-                if waiting and size + piece.nbytes > PART_BYTES:
-                    parts.append(opened.stage(f"{name}-{len(parts)}", _target(options), waiting))
-                    waiting, size = [], 0
-                waiting.append(piece)
-                size += piece.nbytes
-                rows += piece.num_rows
-        if waiting:
-            parts.append(opened.stage(f"{name}-{len(parts)}", _target(options), waiting))
+            for target, found in _by_target(_plain(batch), options):
+                for piece in cut_batch(found, PART_BYTES, PART_ROWS):
+                    if _size(waiting.get(target, ())) + piece.nbytes > PART_BYTES and target in waiting:
+                        stage(target)
+                    waiting.setdefault(target, []).append(piece)
+                    rows += piece.num_rows
+            if len(waiting) > 1 and sum(_size(pieces) for pieces in waiting.values()) > _WAITING_BYTES:
+                for target in list(waiting):
+                    stage(target)
+        for target in list(waiting):
+            stage(target)
     return Staged(transaction, tuple(parts), rows)
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in pieces that fit into a part; a single row stays whole."""
-    if batch.num_rows:
-        per_row = max(1, batch.nbytes // batch.num_rows)
-        count = max(1, PART_BYTES // per_row)
-        for at in range(0, batch.num_rows, count):
-            yield batch.slice(at, count)
+def _size(pieces: Sequence[pa.RecordBatch]) -> int:
+    return sum(piece.nbytes for piece in pieces)
 
 
-def _target(options: WriteOptions) -> dict[str, str]:
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with the names of columns that the broker knows. Raises Refused."""
+    import pyarrow.compute as pc
+
+    names = [name.lower() for name in batch.schema.names]
+    columns = dict(zip(names, batch.columns, strict=True))
+    try:
+        if "expiration" in columns:
+            columns["expires_in_ms"] = columns.pop("expiration").cast(pa.int64())
+        if "delay" in columns:
+            due = pc.add(pc.multiply(columns.pop("delay").cast(pa.int64()), 1000), SystemClock().now_us())
+            columns["deliver_at"] = due.cast(_TIME)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Refused(f"the columns expiration and delay are whole numbers of milliseconds: {error}") from error
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _by_target(batch: pa.RecordBatch, options: WriteOptions) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
+    """Yield the rows for each target: those for queues together, those for each exchange apart. Raises Refused."""
+    import pyarrow.compute as pc
+
+    names = batch.schema.names
+    if "queue" not in names and "exchange" not in names:
+        yield _target(options), batch
+        return
+    left = batch
+    if "queue" in names:
+        named = pc.is_valid(batch.column("queue"))
+        for_queues = batch.filter(named).drop_columns([name for name in ("exchange",) if name in names])
+        if for_queues.num_rows:
+            yield ("queues", "queue"), for_queues
+        left = batch.filter(pc.invert(named)).drop_columns(["queue"])
+    if not left.num_rows:
+        return
+    if "exchange" not in names or left.column("exchange").null_count:
+        raise Refused("a row has neither a queue nor an exchange: say where it goes in the column queue or exchange")
+    for exchange in pc.unique(left.column("exchange")):
+        chosen = left.filter(pc.equal(left.column("exchange"), exchange))
+        yield ("exchange", exchange.as_py()), chosen.drop_columns(["exchange"])
+
+
+def _target(options: WriteOptions) -> tuple[str, str]:
     if options.queue is not None:
-        return {"queue": options.queue}
+        return "queue", options.queue
     if options.exchange is not None:
-        return {"exchange": options.exchange}
-    return {"topic": options.topic or ""}
+        return "exchange", options.exchange
+    return "topic", options.topic or ""
 
 
 def _commit(options: WriteOptions, messages: Sequence[Staged], sequence: int | None, attempt: str = "") -> None:
     by_transaction: dict[str, list[str]] = {}
     for message in messages:
         by_transaction.setdefault(message.transaction, []).extend(message.parts)
-    more: dict[str, object] = {}
-    if options.replace_before >= 0:
-        more["replace"] = {"queue": options.queue, "before": options.replace_before}
     for transaction, parts in by_transaction.items():
         with Transaction(options.server, transaction, attempt) as opened:
-            opened.commit(parts, sequence, **more)
+            opened.commit(parts, sequence)
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
@@ -161,7 +228,7 @@ class BatchWriter(DataSourceArrowWriter):
     """One write of a DataFrame. Spark pickles it to the executors, with the id of its transaction."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_schema(schema)
+        check_schema(schema, options)
         self._options = options
         self._transaction = options.transaction_id or f"batch-{uuid.uuid4().hex}"
         self._attempt = uuid.uuid4().hex
@@ -184,9 +251,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """The sink of a streaming query. Spark makes a new one for every batch and every commit."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_schema(schema)
-        if options.replace_before >= 0:
-            raise Refused("option replaceBefore is for a batch: a stream would replace again and again")
+        check_schema(schema, options)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -49,6 +49,8 @@ MAX_NAME_BYTES: Final = 512
 MAX_TEXT_BYTES: Final = 65535
 MAX_COMMIT_BYTES: Final = 1 << 30
 NO_LIMIT: Final = 1 << 60
+_EXTENT_MESSAGES: Final = 1000
+_EXTENT_BYTES: Final = 1 << 20
 _MAX_NUMBER: Final = (1 << 63) - 1
 _USUAL_NUMBER: Final = 1 << 60
 """Compiled, larger numbers are objects and take ten times as long to compare."""
@@ -283,8 +285,10 @@ class Commit:
 class Log(ABC):
     """The messages of one queue in order, with the groups that read them. Readers see visible commits only."""
 
-    __slots__ = ("first_offset", "name", "next_offset")
+    __slots__ = ("first_offset", "id", "name", "next_offset")
 
+    id: int
+    """Once it has messages: a number that no other log of its name had."""
     name: str
     first_offset: int
     next_offset: int
@@ -317,6 +321,19 @@ class Log(ABC):
     @abstractmethod
     def find(self, timestamp_us: int) -> int:
         """The offset of the first message with at least this timestamp, or `next_offset` when there is none."""
+
+    def extents(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Neighbouring messages of a range, in order: the first offset, the one behind the last, and their bytes.
+
+        Raises as `read` does. An engine that knows sizes without reading the messages has its own.
+        """
+        while start < stop:
+            found = self.read(start, min(stop - start, _EXTENT_MESSAGES), _EXTENT_BYTES)
+            if not found:
+                return
+            size = sum([len(message.payload) + len(message.properties) for message in found])
+            yield start, start + len(found), size
+            start += len(found)
 
     @abstractmethod
     def record_batches(self, start: int, stop: int) -> "Iterator[pa.RecordBatch]":

@@ -1,11 +1,18 @@
-"""The Arrow schema of a log, and record batches of plain messages. Imports pyarrow, so import it where used."""
+"""The Arrow schema of a log, and record batches of plain messages. Imports pyarrow, so import it where used.
+
+Importing it raises Unavailable where pyarrow is not installed.
+"""
 
 from collections.abc import Sequence
 from typing import Final
 
-import pyarrow as pa
-
+from headrace.errors import missing_extra
 from headrace.model import Message, Source
+
+try:
+    import pyarrow as pa
+except ImportError as error:
+    raise missing_extra("reading Arrow record batches", "arrow", error) from error
 
 SCHEMA: Final = pa.schema(
     [

@@ -4,15 +4,20 @@ storage/arrow.py has the stored columns. A frame turns properties into a content
 distinct value.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 import pyarrow as pa
 
-from headrace.wire.encodings import read_columns
+from headrace.errors import Refused
+from headrace.selector import header_text
+from headrace.wire.encodings import decode_properties
+from headrace.wire.properties import Properties, plain_value
+from headrace.wire.typed import typed_value
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = "headers"
+TYPED_HEADERS: Final = "typed_headers"
 FRAME: Final = pa.schema(
     [
         pa.field("queue", pa.string(), nullable=False),
@@ -25,9 +30,39 @@ FRAME: Final = pa.schema(
         pa.field("priority", pa.int32(), nullable=False),
         pa.field("content_type", pa.string()),
         pa.field(HEADERS, pa.map_(pa.string(), pa.string())),
+        pa.field("encoding", pa.int32(), nullable=False),
+        pa.field("properties", pa.binary(), nullable=False),
+        pa.field("message_id", pa.string()),
+        pa.field("correlation_id", pa.string()),
+        pa.field("reply_to", pa.string()),
+        pa.field("type", pa.string()),
+        pa.field("app_id", pa.string()),
+        pa.field("user_id", pa.string()),
+        pa.field("content_encoding", pa.string()),
+        pa.field("expiration", pa.string()),
+        pa.field("delivery_mode", pa.int32()),
+        pa.field("sent_at", _TIME),
+        pa.field("deliver_at", _TIME),
+        pa.field("exchange", pa.string(), nullable=False),
+        pa.field("client_id", pa.string(), nullable=False),
+        pa.field("protocol", pa.string(), nullable=False),
+        pa.field(
+            TYPED_HEADERS,
+            pa.list_(
+                pa.struct(
+                    [
+                        pa.field("key", pa.string(), nullable=False),
+                        pa.field("type", pa.string(), nullable=False),
+                        pa.field("value", pa.binary()),
+                    ]
+                )
+            ),
+        ),
     ]
 )
-"""One row per message. The topic is the topic or AMQP routing key that the message was published to."""
+"""One row per message. The topic is the topic or AMQP routing key that the message was published to.
+
+`properties` are the bytes of the publisher's protocol, in that `encoding`."""
 
 _STORED: Final = {
     "queue": (),
@@ -38,10 +73,57 @@ _STORED: Final = {
     "payload": ("payload",),
     "expires_at": ("expires_at",),
     "priority": ("priority",),
-    "content_type": ("encoding", "properties"),
-    HEADERS: ("encoding", "properties"),
+    "encoding": ("encoding",),
+    "properties": ("properties",),
+    "deliver_at": ("not_before",),
+    "exchange": ("exchange",),
+    "client_id": ("client_id",),
+    "protocol": ("protocol",),
 }
+"""The stored columns that a column needs; all others need the properties."""
+_RAW: Final = ("encoding", "properties")
 _MAX_MEMORY: Final = 10_000
+
+
+def _text_of(name: str) -> Callable[[Properties], object]:
+    def text(properties: Properties) -> object:
+        value: str = getattr(properties, name)
+        return value.encode(errors="replace").decode() or None  # ids of AMQP 0-9-1 may be any bytes
+
+    return text
+
+
+def _text_headers(properties: Properties) -> object:
+    headers = properties.headers.items()
+    found = [(name, text) for name, value in headers if (text := header_text(plain_value(value))) is not None]
+    return found or None
+
+
+def _typed_headers(properties: Properties) -> object:
+    found = [(name, *typed_value(value)) for name, value in properties.headers.items()]
+    return [{"key": name, "type": kind, "value": raw} for name, kind, raw in found] or None
+
+
+_READERS: Final[dict[str, Callable[[Properties], object]]] = {
+    "content_type": _text_of("content_type"),
+    HEADERS: _text_headers,
+    TYPED_HEADERS: _typed_headers,
+    "message_id": _text_of("message_id"),
+    "correlation_id": _text_of("correlation_id"),
+    "reply_to": _text_of("reply_to"),
+    "type": _text_of("message_type"),
+    "app_id": _text_of("app_id"),
+    "user_id": _text_of("user_id"),
+    "content_encoding": _text_of("content_encoding"),
+    "expiration": _text_of("expiration"),
+    "delivery_mode": lambda properties: properties.delivery_mode or None,
+    "sent_at": lambda properties: (
+        min(properties.timestamp_s, _LAST_S) * 1_000_000 if properties.timestamp_s >= 0 else None
+    ),
+}
+"""The columns that come from properties; None for an absent value."""
+_LAST_S: Final = 253_402_300_799
+"""The last second of the year 9999."""
 
 
 @final
@@ -52,49 +134,57 @@ class Frame:
         self._queue = queue
         self._names = list(names)
         self.schema = pa.schema([FRAME.field(name) for name in names])
-        self._known: dict[bytes, tuple[str | None, dict[str, str] | None]] = {}
+        self._said = [name for name in names if name in _READERS]
+        """Columns that come from properties."""
+        self._known: dict[bytes, list[object]] = {}
 
     @property
     def stored(self) -> list[str]:
         """The stored columns that the named columns need."""
-        return list(dict.fromkeys([column for name in self._names for column in ("offset", *_STORED[name])]))
+        return list(dict.fromkeys([column for name in self._names for column in ("offset", *_STORED.get(name, _RAW))]))
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The named columns of a batch of stored columns."""
         columns: dict[str, pa.Array] = {}
-        if "content_type" in self._names or HEADERS in self._names:
+        if self._said:
             self._add_properties(batch, columns)
         for name in self._names:
             if name in columns:
                 continue
             if name == "queue":
                 columns[name] = pa.repeat(pa.scalar(self._queue, pa.string()), batch.num_rows)
-            elif name == "priority":
+            elif name in ("priority", "encoding"):
                 columns[name] = batch.column(name).cast(pa.int32())
             else:
-                columns[name] = batch.column("topic" if name == "routing_key" else name)
+                (stored,) = _STORED[name]
+                columns[name] = batch.column(stored)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self.schema)
 
     def _add_properties(self, batch: pa.RecordBatch, columns: dict[str, pa.Array]) -> None:
         if _is_empty(batch.column("properties")):  # saves 70 ns a row
-            columns["content_type"] = pa.nulls(batch.num_rows, pa.string())
-            columns[HEADERS] = pa.nulls(batch.num_rows, FRAME.field(HEADERS).type)
+            for name in self._said:
+                columns[name] = pa.nulls(batch.num_rows, FRAME.field(name).type)
             return
         coded = _with_encoding(batch.column("encoding"), batch.column("properties")).dictionary_encode()
         found = [self._properties(key) for key in coded.dictionary.to_pylist()]
-        if "content_type" in self._names:
-            columns["content_type"] = pa.array([each[0] for each in found], pa.string()).take(coded.indices)
-        if HEADERS in self._names:
-            maps = [None if each[1] is None else list(each[1].items()) for each in found]
-            columns[HEADERS] = pa.array(maps, FRAME.field(HEADERS).type).take(coded.indices)
+        for at, name in enumerate(self._said):
+            columns[name] = pa.array([each[at] for each in found], FRAME.field(name).type).take(coded.indices)
 
-    def _properties(self, key: bytes) -> tuple[str | None, dict[str, str] | None]:
+    def _properties(self, key: bytes) -> list[object]:
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MAX_MEMORY:
                 self._known.clear()
-            known = self._known[key] = read_columns(int(key[:1]), key[1:])
+            known = self._known[key] = self._read(int(key[:1]), key[1:])
         return known
+
+    def _read(self, encoding: int, raw: bytes) -> list[object]:
+        """The values of the columns; unreadable properties have none, as for a selector."""
+        try:
+            properties = decode_properties(encoding, raw) if raw else Properties()
+        except Refused:
+            properties = Properties()
+        return [_READERS[name](properties) for name in self._said]
 
 
 def _is_empty(texts: pa.Array) -> bool:

@@ -3,6 +3,7 @@
 For tests, ephemeral queues and `headrace serve --memory`; every other engine must behave as this one.
 """
 
+import secrets
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, final
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_PER_BATCH = 8192
+_RANDOM_BITS = 48
 
 
 @final
@@ -24,8 +26,9 @@ class MemoryLog(Log):
 
     __slots__ = ("_groups", "_messages", "_size_bytes")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, log_id: int) -> None:
         self.name = name
+        self.id = log_id
         self.first_offset = 0
         self.next_offset = 0
         self._messages: deque[Message] = deque()
@@ -99,6 +102,8 @@ class MemoryEngine(Engine):
         self.staged_bytes = 0
         self._wake = wake
         self._logs: dict[str, MemoryLog] = {}
+        self._last_id = secrets.randbits(_RANDOM_BITS)
+        """Ids begin anywhere, so that logs of an earlier process had others."""
         self._tables: dict[str, dict[bytes, bytes]] = {}
         self._done: deque[tuple[Done, int]] = deque()
         self._closed = False
@@ -145,7 +150,8 @@ class MemoryEngine(Engine):
     def _log(self, name: str) -> MemoryLog:
         log = self._logs.get(name)
         if log is None:
-            log = self._logs[name] = MemoryLog(name)
+            self._last_id += 1
+            log = self._logs[name] = MemoryLog(name, self._last_id)
         return log
 
     def _check_groups(self, commit: Commit) -> None:

@@ -4,7 +4,7 @@ from typing import Final, final
 
 from headrace.errors import ProtocolError, Refused
 from headrace.model import AMQP091, AMQP10, MQTT5, NATIVE, Message
-from headrace.selector import HeaderValue, Row, header_text
+from headrace.selector import HeaderValue, Row
 from headrace.wire import amqp091, amqp10, mqtt5
 from headrace.wire.properties import TEXTS, Properties, decode_native, encode_native, plain_value
 
@@ -58,25 +58,6 @@ def properties_of(message: Message) -> Properties:
 
 def _unknown(encoding: int) -> Refused:
     return Refused(f"no protocol here reads properties of encoding {encoding}")
-
-
-def read_columns(encoding: int, raw: bytes) -> tuple[str | None, dict[str, str] | None]:
-    """Return the content type and the headers as the columns of a frame, None for an absent one.
-
-    Unreadable properties have neither, as for a selector.
-    """
-    if not raw:
-        return None, None
-    try:
-        properties = decode_properties(encoding, raw)
-    except Refused:
-        return None, None
-    texts = {
-        name: text
-        for name, value in properties.headers.items()
-        if (text := header_text(plain_value(value))) is not None
-    }
-    return properties.content_type or None, texts or None
 
 
 @final

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -236,6 +237,48 @@ def test_a_task_that_comes_late_is_refused_and_the_next_attempt_is_not(
     assert http.post(f"/bulk/transactions/{name}/commit", json=body).json()["rows"] == 1
     assert stage(http, name, "p2", "d", queue=name, attempt="two").status_code == 409
     assert payloads(read(http, name)) == ["c"]
+
+
+def test_a_write_of_any_size_is_stored_once_whatever_is_killed_in_between(durable: Server, tmp_path: Path) -> None:
+    declare(durable, "orders")
+    with client(durable) as http:
+        parts = stage_large(http, "first", 18)
+        with ThreadPoolExecutor(1) as pool:
+            interrupted = pool.submit(commit, http, "job", *parts, sequence=3)
+            eventually(lambda: bounds(http, "orders")["next"] > 0)
+            durable.kill()
+            with pytest.raises(httpx.HTTPError):
+                interrupted.result()
+    durable.start()
+    with client(durable) as http:
+        stored = bounds(http, "orders")["next"]
+        again = stage_large(http, "again", 1)
+        assert http.delete("/bulk/transactions/job").status_code == 200  # the rest of the commit stays
+        refused = commit(http, "job", *again, sequence=4)
+        assert (refused.status_code, "number 3 that is stored in part" in refused.text) == (409, True), refused.text
+        while (answer := commit(http, "job", *again, sequence=3).json())["status"] == "committing":
+            continue
+
+        assert answer == {"status": "committed", "rows": 72, "unrouted": 0}
+        topics = read(http, "orders", columns="topic").column("topic").to_pylist()
+        assert topics == [f"first {part} {row}" for part in range(18) for row in range(4)]
+        assert 0 < stored < 72
+        assert commit(http, "job", *again, sequence=3).json()["status"] == "committed before"
+        assert not list((tmp_path / "data" / "staging").glob("*job*"))
+
+
+def stage_large(http: httpx.Client, label: str, count: int) -> list[str]:
+    """Stage parts of 30 MB; nine of them are more than is stored at once."""
+    for part in range(count):
+        rows = pa.table({"payload": [bytes(7_500_000)] * 4, "topic": [f"{label} {part} {row}" for row in range(4)]})
+        path = f"/bulk/transactions/job/parts/{label}-{part}"
+        assert http.put(path, params={"queue": "orders"}, content=stream(rows)).status_code == 200
+    return [f"{label}-{part}" for part in range(count)]
+
+
+def bounds(http: httpx.Client, queue: str) -> dict[str, int]:
+    found: dict[str, int] = http.get("/bulk/queues", params={"name": queue}).json()["queues"][queue]
+    return found
 
 
 def test_rows_for_many_queues_are_one_commit(durable: Server) -> None:

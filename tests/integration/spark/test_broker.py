@@ -4,19 +4,23 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import cast
 
 import httpx
+import pika
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from headrace.errors import Truncated
 from headrace.spark import HeadraceDataSource
 from headrace.spark.client import Client
 from headrace.spark.options import read_options
 from headrace.spark.reader import BatchReader
+from headrace.spark.stream import StreamReader
 from tests.integration.spark.conftest import WAIT_SECONDS, Broker
 from tests.paho_helpers import Paho
 from tests.servers import drain
@@ -77,11 +81,83 @@ def test_ranges_patterns_and_filters_work_through_the_broker(spark: SparkSession
     assert load(spark, broker, "sensor-1", startingOffsets="2100-01-01").count() == 0
 
 
+def test_positions_are_by_queue_and_names_by_regular_expression(spark: SparkSession, broker: Broker) -> None:
+    for queue in ("sensor-1", "sensor-2", "sensor-x"):
+        broker.publish(queue, 5)
+    reader = spark.read.format("headrace").option("url", broker.url).option("subscribePattern", "sensor-[0-9]{1,2}")
+    reader = reader.option("startingOffsets", '{"sensor-1": {"0": 3}, "sensor-2": "2020-01-01"}')
+    rows = reader.option("endingOffsets", '{"sensor-2": 2, "sensor-1": -1}').load().collect()
+
+    assert sorted((row.queue, row.offset) for row in rows) == [
+        ("sensor-1", 3), ("sensor-1", 4), ("sensor-2", 0), ("sensor-2", 1),
+    ]  # fmt: skip
+    with pytest.raises(PySparkException, match="option startingOffsets has queue 'other', which is not read: sensor-1"):
+        reader.option("startingOffsets", '{"other": 1}').load().count()
+
+
+@pytest.mark.parametrize("place", ["broker", "directory"])
+def test_all_properties_are_columns_and_headers_keep_their_types(
+    spark: SparkSession, broker: Broker, tmp_path: Path, place: str
+) -> None:
+    channel = broker.declare("orders")
+    properties = pika.BasicProperties(
+        "text/plain", "gzip", {"n": 5, "deep": {"a": [1]}}, 2, 7, "c1", "replies", "60000", "m1", 1_767_225_600,
+        "order", "guest", "app",
+    )  # fmt: skip
+    channel.basic_publish("", "orders", b"x", properties)
+    channel.basic_publish("", "orders", b"bare")
+    url = broker.url if place == "broker" else str(tmp_path / "data")
+    reader = spark.read.format("headrace").option("url", url).option("includeProperties", "true")
+
+    full, bare = reader.option("includeHeaders", "typed").load("orders").orderBy("offset").collect()
+
+    assert (full.message_id, full.correlation_id, full.reply_to, full.type) == ("m1", "c1", "replies", "order")
+    assert (full.app_id, full.user_id, full.content_encoding, full.expiration) == ("app", "guest", "gzip", "60000")
+    assert (full.delivery_mode, full.sent_at, full.protocol) == (2, datetime(2026, 1, 1), "amqp091")
+    assert [(each.key, each.type, bytes(each.value)) for each in full.headers] == [
+        ("n", "int", b"\0\0\0\5"),
+        ("deep", "map", b'{"a":[1]}'),
+    ]
+    assert (bare.message_id, bare.delivery_mode, bare.sent_at, bare.headers) == (None, None, None, None)
+
+
+def test_a_secret_in_a_file_shows_in_no_plan(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.publish("orders", 2)
+    (tmp_path / "secret").write_text("guest")
+    url = broker.url.replace("guest:guest@", "")
+    reader = spark.read.format("headrace").option("url", url).option("user", "guest")
+    frame = reader.option("passwordFile", str(tmp_path / "secret")).load("orders")
+
+    assert frame.count() == 2
+    plan = frame._jdf.queryExecution().toString()
+    assert "guest:" not in plan
+    assert "password=guest" not in plan
+
+
+def test_a_batch_waits_for_enough_messages_or_long_enough(broker: Broker) -> None:
+    broker.publish("orders", 3)
+    reader = stream_reader(broker, minOffsetsPerTrigger="5", maxTriggerDelay="1h")
+    hasty = stream_reader(broker, minOffsetsPerTrigger="5", maxTriggerDelay="1ms")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert end["orders"]["next"] == 3  # the first batch waits for nothing
+
+    broker.publish("orders", 4, 3)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    broker.publish("orders", 1, 7)
+    assert reader.latestOffset(end, ReadAllAvailable())["orders"]["next"] == 8
+    assert hasty.latestOffset(end, ReadAllAvailable())["orders"]["next"] == 8
+    assert hasty.latestOffset({"orders": {**end["orders"], "next": 7}}, ReadAllAvailable())["orders"]["next"] == 8
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset({"orders": {**end["orders"], "next": 7}}, ReadAllAvailable())["orders"]["next"] == 8
+    reader.stop()
+    hasty.stop()
+
+
 @pytest.mark.parametrize(
     ("url", "queue", "said"),
     [
         ("http://guest:wrong@127.0.0.1:{port}", "orders", "check options user and password"),
-        ("http://127.0.0.1:{port}", "nothing", "no queue 'nothing' in virtual host"),
+        ("http://127.0.0.1:{port}", "nothing", "no queue 'nothing' in virtual host '/' of .*; there are: orders"),
     ],
 )
 def test_what_the_broker_refuses_is_said(spark: SparkSession, broker: Broker, url: str, queue: str, said: str) -> None:
@@ -215,4 +291,49 @@ def test_messages_that_are_gone_fail_a_stream(spark: SparkSession, broker: Broke
     with pytest.raises(StreamingQueryException, match="of queue 'log' are gone"):
         run()
     offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
-    assert json.loads(offsets[0].read_text().splitlines()[-1]) == {"log": 5}
+    assert json.loads(offsets[0].read_text().splitlines()[-1])["log"]["next"] == 5
+
+
+def test_a_queue_that_was_deleted_and_declared_again_is_noticed(broker: Broker) -> None:
+    broker.publish("orders", 5)
+    strict, lossy = stream_reader(broker, failOnDataLoss="true"), stream_reader(broker, failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    (planned,) = strict.partitions(start, end)
+    channel = broker.declare()
+    channel.queue_delete("orders")
+    broker.publish("orders", 8)
+
+    with pytest.raises(Truncated, match="was read up to offset 5 and is another one now, up to 8"):
+        strict.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(Truncated, match="queue 'orders' was deleted while offsets 0 to 5 of it were read"):
+        list(strict.read(planned))
+    assert list(lossy.read(planned)) == []
+    following = lossy.latestOffset(end, ReadAllAvailable())
+    batches = [batch for each in lossy.partitions(end, following) for batch in lossy.read(each)]
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == list(range(8))
+    strict.stop()
+    lossy.stop()
+
+
+def test_bytes_of_a_trigger_are_counted_not_estimated(broker: Broker) -> None:
+    channel = broker.declare("orders")
+    broker.publish("orders", 2000)
+    for _ in range(12):
+        channel.basic_publish("", "orders", bytes(1 << 20))
+    reader = stream_reader(broker, maxBytesPerTrigger="4m", minPartitions="3")
+    start, sizes = reader.initialOffset(), []
+    while (end := reader.latestOffset(start, ReadMaxBytes(4 << 20))) != start:
+        batches = [batch for each in reader.partitions(start, end) for batch in reader.read(each)]
+        sizes.append(sum(batch.column("payload").nbytes for batch in batches))
+        start = end
+    reader.stop()
+
+    assert start["orders"]["next"] == 2012
+    assert max(sizes) < 4.2 * (1 << 20), sizes
+    assert len(sizes) < 8, sizes
+
+
+def stream_reader(broker: Broker, **options: str) -> StreamReader:
+    source = HeadraceDataSource({"url": broker.url, "path": "orders", **options})
+    return cast("StreamReader", source.streamReader(source.schema()))

@@ -1,7 +1,6 @@
 """A data directory as a DataFrame, by a real Spark session, while an engine has the directory open."""
 
 import pickle
-import re
 import subprocess
 import sys
 import zipfile
@@ -18,6 +17,7 @@ from headrace.errors import Truncated
 from headrace.model import Message, Source
 from headrace.spark import HeadraceDataSource
 from headrace.spark.pipelines.session import pack
+from headrace.storage.api import QUEUES
 from headrace.wire.properties import Properties, encode_native
 from tests.integration.spark.conftest import START_US, Directory
 
@@ -94,29 +94,6 @@ def test_several_queues_and_patterns_are_one_table(spark: SparkSession, director
     assert sorted((row.queue, row.offset) for row in rows) == [
         ("orders", 0), ("orders", 1), ("sensor-1", 0), ("sensor-1", 1), ("sensor-2", 0), ("sensor-2", 1),
     ]  # fmt: skip
-
-
-def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, directory: Directory) -> None:
-    for topic in ("orders/created", "orders/paid", "returns"):
-        directory.append("orders", 100, topic)
-    condition = (
-        "offset >= 50 and offset < 250 and topic like 'orders/%' and topic in ('orders/paid', 'returns') "
-        "and timestamp > timestamp'2026-01-01 00:02:00' and priority = 0"
-    )
-    plain = offsets(load(spark, directory).where(condition))
-
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        frame = load(spark, directory).where(condition)
-        plan = frame._jdf.queryExecution().executedPlan().toString()
-        pushed = offsets(frame)
-        other = load(spark, directory, "orders").where("queue = 'other'").count()
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-
-    assert plain == pushed == list(range(121, 200))
-    assert re.findall(r" Filter \((.*?)#", plan) == ["priority"], plan  # all else is done by the source
-    assert other == 0
 
 
 def test_only_the_columns_of_a_given_schema_are_read(spark: SparkSession, directory: Directory) -> None:
@@ -261,6 +238,27 @@ def test_a_schema_that_a_queue_has_not_is_refused(spark: SparkSession, directory
         reader.schema("body STRING").load("orders").count()
     with pytest.raises(PySparkException, match="column 'payload' of a queue is binary"):
         reader.schema("payload STRING").load("orders").count()
+
+
+def test_a_queue_without_messages_is_empty(spark: SparkSession, directory: Directory) -> None:
+    directory.commit(lambda commit: commit.put(QUEUES, b"orders", b"{}"))
+    assert load(spark, directory).count() == 0
+    directory.reopen()
+
+    assert load(spark, directory).count() == 0
+    directory.commit(lambda commit: commit.delete(QUEUES, b"orders"))
+    with pytest.raises(PySparkException, match="there is no queue 'orders'"):
+        load(spark, directory).count()
+
+
+def test_names_of_columns_are_taken_in_any_case(spark: SparkSession, directory: Directory) -> None:
+    directory.append("orders", 2)
+    reader = spark.read.format("headrace").option("url", directory.url)
+
+    frame = reader.schema("OFFSET BIGINT, Topic STRING").load("orders")
+
+    assert frame.columns == ["OFFSET", "Topic"]
+    assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(n, "orders/created") for n in range(2)]
 
 
 def test_damage_is_said_with_its_file_and_place(spark: SparkSession, directory: Directory) -> None:

@@ -1,6 +1,8 @@
 """A data directory as a stream: nothing is lost or repeated across batches, restarts and moving files."""
 
+import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -8,8 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.errors import Truncated
 from headrace.spark import HeadraceDataSource
-from headrace.spark.stream import PrefetchingReader
+from headrace.spark.stream import PrefetchingReader, StreamReader
 from tests.integration.spark.conftest import Directory
 
 WAIT_SECONDS = 120
@@ -106,7 +109,7 @@ def test_what_cannot_be_fetched_is_left_to_the_task(directory: Directory) -> Non
     directory.append("orders", 10)
     reader = source.streamReader(source.schema())
     assert isinstance(reader, PrefetchingReader)
-    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == {"orders": 10}
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["orders"]["next"] == 10
     away = directory.path.rename(directory.path.with_name("away"))
 
     (planned,) = reader.partitions({"orders": 0}, {"orders": 10})
@@ -190,10 +193,67 @@ def test_a_queue_that_was_deleted_fails_the_query_or_begins_anew(sink: Sink, dir
         sink.run()
 
     directory.append("orders", 4)
-    with pytest.raises(StreamingQueryException, match="was read up to offset 10 and ends at 4"):
+    with pytest.raises(StreamingQueryException, match="was read up to offset 10 and is another one now, up to 4"):
         sink.run()
     sink.run(failOnDataLoss=False)
     assert len(sink.rows) == 14
+
+
+def test_a_queue_that_was_deleted_and_has_grown_beyond_its_old_end_is_another_one(
+    sink: Sink, directory: Directory
+) -> None:
+    directory.append("orders", 10)
+    sink.run()
+    directory.commit(lambda commit: commit.drop("orders"))
+    directory.append("orders", 15)
+
+    with pytest.raises(StreamingQueryException, match="was read up to offset 10 and is another one now"):
+        sink.run()
+    sink.run(failOnDataLoss=False)
+
+    assert sink.rows == sorted([("orders", number) for number in [*range(10), *range(15)]])
+
+
+def test_the_batch_of_a_queue_that_was_deleted_meanwhile_is_empty_or_fails(directory: Directory) -> None:
+    def reader(is_strict: str) -> StreamReader:
+        source = HeadraceDataSource({"url": directory.url, "path": "orders", "failOnDataLoss": is_strict})
+        return cast("StreamReader", source.streamReader(source.schema()))
+
+    directory.append("orders", 10)
+    planner = reader("true")
+    start = planner.initialOffset()
+    end = planner.latestOffset(start, ReadAllAvailable())
+    directory.commit(lambda commit: commit.drop("orders"))
+    directory.append("orders", 15)
+
+    with pytest.raises(Truncated, match="queue 'orders' was read up to offset 0 and its next messages are gone"):
+        list(reader("true").partitions(start, end))
+    assert list(reader("false").partitions(start, end)) == []
+
+
+def test_a_checkpoint_of_offsets_alone_goes_on(sink: Sink, directory: Directory, tmp_path: Path) -> None:
+    directory.append("orders", 10)
+    sink.run()
+    (written,) = (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")
+    *lines, offsets = written.read_text().splitlines()
+    assert json.loads(offsets) == {"orders": {"log": 1, "next": 10}}
+    written.write_text("\n".join([*lines, '{"orders": 10}']))
+    (written.parent / f".{written.name}.crc").unlink()
+    directory.append("orders", 5)
+
+    sink.run()
+
+    assert sink.rows == [("orders", number) for number in range(15)]
+
+
+def test_bytes_of_a_trigger_are_counted_not_estimated(sink: Sink, directory: Directory) -> None:
+    directory.append("orders", 2000)
+    for _ in range(10):
+        directory.append("orders", 1, size=1 << 20)
+    sink.run(maxBytesPerTrigger="3m")
+
+    assert sorted(offset for _, offset in sink.rows) == list(range(2010))
+    assert max(sum(offset >= 2000 for _, offset in rows) for rows in sink.batches.values()) <= 3
 
 
 def test_a_stream_may_start_at_the_end(sink: Sink, directory: Directory) -> None:

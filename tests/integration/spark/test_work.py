@@ -142,6 +142,47 @@ def test_claims_survive_the_broker_as_far_as_nobody_else_has_them(broker: Broker
     broker.wait_for_start("orders", 8)
 
 
+@pytest.mark.parametrize("planner", ["the process that read them", "the process behind it"])
+def test_messages_that_others_had_when_a_batch_came_again_are_not_acknowledged_with_it(
+    broker: Broker, planner: str
+) -> None:
+    broker.publish("orders", 8)
+    with stream_reader(broker, leaseSeconds="1") as first:
+        start = first.initialOffset()
+        end = first.latestOffset(start, ReadMaxRows(5))
+    channel = broker.declare("orders")  # its driver died, and others get its messages after the lease
+    taken = [channel.basic_get("orders") for _ in range(3)]  # those behind them
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(taken) < 6:
+        assert time.monotonic() < deadline
+        found = channel.basic_get("orders")
+        taken += [found] if found[0] is not None else []
+    with stream_reader(broker, leaseSeconds="60") as other:
+        assert offsets(other, start, end) == [3, 4]
+        for method, _, _ in taken:
+            channel.basic_nack(method.delivery_tag)  # they need another try
+        wait_until_ready(broker, 6)
+        if planner == "the process that read them":
+            other.latestOffset(end, ReadMaxRows(1))
+    if planner == "the process behind it":
+        with stream_reader(broker, leaseSeconds="60") as last:
+            last.latestOffset(end, ReadMaxRows(1))
+
+    again = drain(channel, "orders", 5)
+    assert len(again) == 5
+    assert {b"orders 3", b"orders 4"}.isdisjoint(again)
+
+
+def wait_until_ready(broker: Broker, count: int) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    ready = -1
+    while ready < count:
+        assert time.monotonic() < deadline, f"{ready} messages are ready"
+        time.sleep(0.05)
+        answer = httpx.get(f"{broker.url}/api/queues/%2F/orders", timeout=30, verify=False)
+        ready = answer.json()["messages_ready"]
+
+
 def pending(broker: Broker) -> dict[int, str]:
     """By offset, until when a message is held."""
     answer = httpx.get(f"{broker.url}/api/v1/queues/%2F/orders/groups/default/pending", timeout=30, verify=False)

@@ -68,6 +68,47 @@ def test_exchanges_and_topics_are_written_to(spark: SparkSession, broker: Broker
     assert sorted(broker.payloads("plant")) == ["1", "2"]
 
 
+def test_each_row_may_say_where_it_goes_and_when(spark: SparkSession, broker: Broker) -> None:
+    channel = broker.declare("eu", "us", "later")
+    channel.queue_bind("us", "amq.direct", "us")
+    rows = [
+        ("1", "eu", None, None, 3, "60000", None),
+        ("2", None, "amq.direct", "us", 0, None, None),
+        ("3", "later", None, None, 0, None, 3_600_000),
+        ("4", "eu", None, "x", 5, None, None),
+    ]
+    frame = spark.createDataFrame(
+        rows,
+        "payload STRING, queue STRING, exchange STRING, routing_key STRING, priority INT, expiration STRING, "
+        "delay BIGINT",
+    )
+
+    frame.coalesce(1).write.format("headrace").option("url", broker.url).mode("append").save()
+
+    assert [broker.payloads(queue) for queue in ("eu", "us", "later")] == [["1", "4"], ["2"], ["3"]]
+    assert channel.basic_get("later") == (None, None, None)
+    read = spark.read.format("headrace").option("url", broker.url).load("eu").orderBy("offset").collect()
+    assert [(row.routing_key, row.priority) for row in read] == [("eu", 3), ("x", 5)]
+    assert read[0].expires_at - read[0].timestamp == timedelta(minutes=1)
+    assert read[1].expires_at is None
+
+
+def test_a_stream_goes_to_the_queues_that_its_rows_name(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.publish("in", 6)
+    broker.declare("even", "odd")
+    frame = spark.readStream.format("headrace").option("url", broker.url).load("in")
+    routed = frame.selectExpr("payload", "IF(offset % 2 = 0, 'even', 'odd') AS queue")
+    writer = routed.writeStream.format("headrace").option("url", broker.url)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+
+    assert writer.start().awaitTermination(WAIT_SECONDS)
+
+    assert [broker.payloads(queue) for queue in ("even", "odd")] == [
+        [f"in {number}" for number in (0, 2, 4)],
+        [f"in {number}" for number in (1, 3, 5)],
+    ]
+
+
 def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.declare("orders")
     frame = spark.range(0, 100, numPartitions=4).selectExpr(
@@ -101,6 +142,9 @@ def test_the_same_transaction_is_stored_once(spark: SparkSession, broker: Broker
         ("SELECT 1 AS payload", {}, "the column payload is int"),
         ("SELECT 'a' AS payload, 1 AS colour", {}, "a message has no column 'colour'"),
         ("SELECT 'a' AS payload", {"exchange": "amq.direct"}, "say where to write, once"),
+        ("SELECT 'a' AS payload, 'x' AS queue", {}, "the column queue says where each row goes, and so does the write"),
+        ("SELECT 'a' AS payload, 1 AS delay, now() AS deliver_at", {}, "one of the columns deliver_at and delay"),
+        ("SELECT 'a' AS payload, 'soon' AS expiration", {}, "whole numbers of milliseconds"),
         ("SELECT 'a' AS payload, 300 AS priority", {}, "'priority' is not from 0 to 255"),
         ("SELECT 'a' AS payload", {"url": "/data"}, "cannot be written to directly"),
     ],
@@ -112,6 +156,15 @@ def test_what_cannot_be_written_is_refused(
 
     with pytest.raises(PySparkException, match=said):
         write(spark.sql(sql), broker, "orders", **options)
+
+
+def test_names_of_columns_are_taken_in_any_case(spark: SparkSession, broker: Broker) -> None:
+    broker.declare("orders")
+    frame = spark.range(2).selectExpr("string(id) AS PAYLOAD", "'x' AS Topic")
+
+    frame.write.format("headrace").option("url", broker.url).mode("append").save("orders")
+
+    assert sorted(broker.payloads("orders")) == ["0", "1"]
 
 
 def test_queues_are_never_overwritten(spark: SparkSession, broker: Broker) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from headrace.core.ledger import ONCE
 from headrace.core.publishing import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
+from headrace.core.pubsub.session import AT_LEAST_ONCE
 from headrace.core.queue.definition import EPHEMERAL, REJECT_PUBLISH, STREAM, QueueDefinition, Retention
-from headrace.core.routing.exchange import Exchange
+from headrace.core.routing.exchange import Binding, Exchange
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused, TooLarge
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
@@ -17,10 +18,13 @@ from headrace.storage.local.staging import encoded
 from headrace.wire.encodings import encode_properties
 from headrace.wire.properties import Properties
 from tests.house import House
+from tests.listeners import Listener
 
 
-def rows(house: House, *payloads: str, topic: str = "orders", headers: dict[str, object] | None = None) -> Encoded:
-    source = Source(topic)
+def rows(
+    house: House, *payloads: str, topic: str = "orders", headers: dict[str, object] | None = None, exchange: str = ""
+) -> Encoded:
+    source = Source(topic, exchange)
     raw = encode_properties(0, Properties(headers)) if headers else b""
     return encoded(encode_block(0, [Message(source, text.encode(), house.clock.now_us(), raw) for text in payloads]))
 
@@ -123,6 +127,21 @@ def test_an_exchange_of_headers_looks_at_every_message() -> None:
     assert bulk.unrouted == 1
 
 
+def test_rows_keep_their_order_whether_they_are_looked_at_or_not() -> None:
+    house = House()
+    declare(house, "red")
+    house.broker.declare_exchange(Exchange("colours", "headers", durable=True))
+    house.bind("colours", "red", "", {"colour": "red"})
+    bulk = house.broker.bulk()
+
+    for text in "abcd":
+        bulk.add(TO_EXCHANGE, "colours", rows(house, text, headers={"colour": "red"}))
+        bulk.add(TO_QUEUE, "red", rows(house, text.upper()))
+
+    assert commit(house, bulk) is None
+    assert waiting(house, "red") == list("aAbBcCdD")
+
+
 def test_topics_go_to_the_queues_that_capture_them_and_addresses_to_theirs() -> None:
     house = House()
     declare(house, "plant", topics=("plant/#",), capture=True)
@@ -135,6 +154,31 @@ def test_topics_go_to_the_queues_that_capture_them_and_addresses_to_theirs() -> 
     assert (waiting(house, "plant"), waiting(house, "orders")) == (["warm"], ["new"])
 
 
+@pytest.mark.parametrize(("kind", "name"), [(TO_TOPIC, ""), (TO_EXCHANGE, "amq.topic"), (TO_EXCHANGE, "colours")])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_subscribers_get_rows_too_and_sessions_keep_them(kind: str, name: str, is_there: bool) -> None:
+    house = House()
+    house.broker.declare_exchange(Exchange("colours", "headers", durable=True))
+    house.broker.bind(Binding("colours", "amq.topic", "", {"colour": "red"}, to_exchange=True))
+    declare(house, "plant", topics=("plant/#",), capture=True)
+    house.bind("amq.topic", "plant", "plant.#")
+    listener = Listener(house, "1", lifetime_s=3600)
+    listener.subscribe("plant/+", AT_LEAST_ONCE)
+    if not is_there:
+        listener.leave()
+    bulk = house.broker.bulk()
+    topic = "plant/1" if kind == TO_TOPIC else "plant.1"
+
+    bulk.add(kind, name, rows(house, "a", "b", topic=topic, headers={"colour": "red"}, exchange=name))
+    assert (listener.texts(), commit(house, bulk)) == ([], None)
+
+    if not is_there:
+        listener = Listener(house, "1", lifetime_s=3600)
+    assert listener.texts() + [delivery.message.payload.decode() for delivery in listener.got] == ["a", "b"]
+    assert waiting(house, "plant") == ["a", "b"]
+    assert bulk.unrouted == 0
+
+
 def test_a_queue_with_a_filter_takes_only_what_it_admits() -> None:
     house = House()
     declare(house, "big", filter="size > 5")
@@ -145,6 +189,16 @@ def test_a_queue_with_a_filter_takes_only_what_it_admits() -> None:
 
     assert commit(house, bulk) is None
     assert waiting(house, "big") == ["a"]
+
+
+def test_of_rows_that_come_together_a_filter_lets_in_only_those_it_admits() -> None:
+    house = House()
+    declare(house, "orders", filter="topic LIKE '%large'")
+    bulk = house.broker.bulk()
+    bulk.add(TO_QUEUE, "orders", mixed(house, ("a/large", "1"), ("a/small", "2"), ("b/large", "3"), ("b/small", "4")))
+    assert commit(house, bulk) is None
+
+    assert waiting(house, "orders") == ["1", "3"]
 
 
 def test_an_ephemeral_queue_takes_rows_too() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.core.queue.claims import merged
 from headrace.core.queue.definition import QueueDefinition, Retry
-from headrace.core.queue.group import ACK
+from headrace.core.queue.group import ACK, NACK
 from headrace.errors import AccessRefused, NotFound, Refused
 from tests.house import House
 from tests.unit.core.conftest import World
@@ -109,13 +109,15 @@ def test_what_is_held_again_ahead_of_the_line_is_not_given_to_others(house: Hous
     assert finish(house, (5, 8)) == 3
 
 
-def test_what_came_back_is_finished_too_unless_another_has_it_now(house: House) -> None:
+def test_what_came_back_is_finished_once_it_is_held_again_and_not_before(house: House) -> None:
     open_queue(house, 4)
     take(house)
     house.advance(LEASE_MS / 1000 + 1)
     inbox = house.consume("q", "other", credit=1)
     (delivery,) = inbox.take()
 
+    assert finish(house, (0, 4)) == 0
+    assert hold(house, (0, 4)) == [(1, 4)]
     assert finish(house, (0, 4)) == 3
     house.settle(ACK, delivery)
 
@@ -180,3 +182,27 @@ def test_ranges_are_the_offsets_they_stand_for(offsets: set[int]) -> None:
 
     assert [offset for start, stop in ranges for offset in range(start, stop)] == sorted(offsets)
     assert all(ranges[at][1] < ranges[at + 1][0] for at in range(len(ranges) - 1))
+
+
+def test_what_is_finished_while_it_waits_stays_finished_when_the_message_before_it_expires(house: House) -> None:
+    house.broker.declare(QueueDefinition("q"))
+    house.publish("q", "short", expires_us=house.clock.now_us() + 1_000_000)
+    house.publish("q", "finished", "last")
+    take(house, 3)
+    house.broker.claims.release("q", "", "job")
+    house.run()
+    finish(house, (1, 2))
+    house.clock.advance(2)
+
+    assert house.consume("q").texts() == ["last"]
+
+
+def test_a_message_that_is_finished_while_it_waits_for_its_retry_is_not_delayed_any_more(house: House) -> None:
+    open_queue(house, 2, retry=Retry(initial_backoff_ms=60_000))
+    house.settle(NACK, *house.consume("q").take())
+    group = house.broker.queue("q").groups["default"]
+    assert group.delayed == 2
+
+    finish(house, (0, 1))
+
+    assert (group.delayed, group.lag) == (1, 1)

@@ -480,3 +480,27 @@ def test_settling_what_is_left_of_a_deleted_queue_does_nothing() -> None:
 
     assert house.publish("letters", "b") == [None]
     assert inbox.consumer.holding == 0
+
+
+def test_a_message_on_its_way_to_one_that_is_cancelled_and_keeps_its_own_goes_to_another(house: House) -> None:
+    house.broker.declare(QueueDefinition("orders"))
+    got: list[Delivery] = []
+    leaving_got: list[Delivery] = []
+    leaving = Consumer("c2", leaving_got.extend, credit=2)
+
+    def deliver(deliveries: list[Delivery]) -> None:
+        got.extend(deliveries)
+        if len(leaving_got) == 1:
+            house.broker.cancel(leaving, keep=True)
+
+    house.broker.consume("orders", Consumer("c1", deliver, credit=4))
+    house.broker.consume("orders", leaving)
+    house.run()
+    for text in ("12", "34"):
+        for each in text:
+            house.broker.publish(house.message(each, "orders"))
+        house.run()
+
+    assert [delivery.message.payload for delivery in leaving_got] == [b"2"]
+    assert [(d.message.payload, d.attempts) for d in got] == [(b"1", 1), (b"3", 1), (b"4", 1)]
+    assert leaving.held() == [leaving_got[0].offset]

@@ -133,3 +133,23 @@ def test_what_was_given_back_keeps_its_place_while_it_cannot_be_read(engine: Dis
     house.advance(2)
 
     assert [each.message.payload for each in [*first, *inbox.take()]] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("near", [1, 2, 4])
+def test_what_can_be_read_comes_though_what_follows_it_cannot(engine: DistantEngine, near: int) -> None:
+    """0 and 2 came back, 4 and 5 are new."""
+    house = House(engine)
+    house.broker.declare(QueueDefinition("jobs"))
+    house.publish("jobs", *"012345")
+    first = house.consume("jobs", "first", credit=4).got
+    house.settle(ACK, first[1], first[3])
+    engine.is_away, engine.near = True, near
+    house.broker.cancel(first[0].consumer)
+    house.run()
+
+    inbox = house.consume("jobs", "second")
+    assert inbox.payloads == [text for text in "024" if int(text) < near]
+    engine.is_away = False
+    house.advance(2)
+
+    assert inbox.payloads == list("0245")

@@ -10,8 +10,10 @@ from headrace.core.queue.dispatch import Consumer
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, Group, PendingEntry, mode_to_join
 from headrace.core.queue.work import WorkGroup
 from headrace.errors import NotFound, Refused
+from headrace.selector import parse
 from headrace.storage.group_state import STREAM, WORK
-from tests.house import House
+from tests.house import House, Inbox
+from tests.unit.core.conftest import World
 
 LEASE_S = 30
 DLQ = "$dlq/orders"
@@ -189,6 +191,40 @@ def test_a_group_is_not_forgotten_where_that_brings_back_what_was_acknowledged(g
     assert [(d.message.payload, d.redelivered) for d in house.consume("orders", group=group).got] == [(b"stuck", True)]
 
 
+def test_a_filter_holds_after_a_restart_for_messages_that_a_selector_passed_over(world: World) -> None:
+    house = world.house
+    house.broker.declare(QueueDefinition("orders", topics=("$queue/orders/#",)))
+    picky = Inbox(house, "picky", 0, False, 0, None)
+    picky.consumer.selector = parse("topic LIKE '%paid'")
+    house.broker.consume("orders", picky.consumer, group="workers", key_filter="eu/#")
+    house.publish("$queue/orders/us/new", "us")
+    house.publish("$queue/orders/eu/paid", "eu")
+    house.advance(2)
+    house.advance(2)
+
+    house = world.restart()
+
+    assert picky.payloads == ["eu"]
+    assert house.consume("orders", group="workers", key_filter="eu/#").payloads == ["eu"]
+
+
+def test_a_forgotten_group_stays_forgotten_and_takes_along_what_only_it_had_to_do(world: World) -> None:
+    house = world.house
+    house.broker.declare(QueueDefinition("orders"))
+    done, late = house.consume("orders"), house.consume("orders", group="late")
+    house.publish("orders", "a", "b")
+    house.settle(ACK, *done.take())
+    house.broker.cancel(late.consumer)
+    house.run()
+    assert house.broker.queue("orders").log.first_offset == 0
+
+    house.broker.groups.delete("orders", "late")
+    house.run()
+
+    assert house.broker.queue("orders").log.first_offset == 2
+    assert list(world.restart().broker.queue("orders").groups) == ["default"]
+
+
 def test_a_group_besides_another_is_forgotten_and_says_what_it_had_not_finished() -> None:
     house = house_with()
     house.consume("orders")
@@ -221,6 +257,42 @@ def test_a_group_with_a_filter_is_known_by_both(key_filter: str, name: str) -> N
     house.consume("orders", group="demo-workers", key_filter=key_filter)
 
     assert list(house.broker.queue("orders").groups) == [name]
+
+
+def test_a_filter_sees_the_key_behind_the_name_of_the_queue_and_other_topics_whole() -> None:
+    house = house_with(topics=("$queue/orders/#",))
+    house.exchange("trade", "topic")
+    house.bind("trade", "orders", "#")
+    two = house.consume("orders", group="workers", key_filter="+/+")
+    everything = house.consume("orders", group="workers", key_filter="#")
+
+    for topic in ("$queue/orders", "$queue/orders/eu", "$queue/orders/eu/1"):
+        house.publish_topic(topic, topic)
+    for key in ("eu", "eu/1"):
+        house.publish(key, key, exchange="trade")
+
+    assert two.payloads == ["$queue/orders/eu/1", "eu/1"]
+    assert len(everything.payloads) == 5
+
+
+def test_messages_that_a_filter_keeps_out_stay_settled_after_a_restart(world: World) -> None:
+    house = world.house
+    house.broker.declare(QueueDefinition("orders", topics=("$queue/orders/#",)))
+    house.consume("orders", group="workers", key_filter="eu/#")
+    house.publish_topic("$queue/orders/us/1", "a", "b")
+
+    group = world.restart().broker.queue("orders").groups["workers@eu/#"]
+
+    assert (group.lag, group.acknowledged) == (0, 0)
+
+
+def test_messages_that_a_filter_keeps_out_make_room_in_the_queue() -> None:
+    house = house_with(topics=("$queue/orders/#",), max_length_bytes=5, overflow="reject-publish")
+    house.consume("orders", group="workers", key_filter="eu/#")
+
+    told = [house.publish("$queue/orders/us/1", "12345") for _ in range(3)]
+
+    assert told == [[None]] * 3
 
 
 def test_the_same_group_has_progress_for_each_filter() -> None:

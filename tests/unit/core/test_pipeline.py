@@ -508,6 +508,64 @@ class DamagedLog(Log):
         raise self._damage
 
 
+def test_dead_letters_for_a_damaged_queue_are_left_out_and_those_for_others_arrive() -> None:
+    engine = DamagedEngine()
+    house = House(engine)
+    for name, grave in (("one", "bad"), ("other", "good")):
+        house.broker.declare(declared(grave, durable=True))
+        house.broker.declare(QueueDefinition(name, dead_letter_queue=grave))
+    one, other = house.consume("one"), house.consume("other")
+    house.publish("one", "a")
+    house.publish("other", "b")
+    engine.damage = Corrupt("bad.seg", 0, "overwritten")
+
+    for delivery in (*one.take(), *other.take()):
+        house.broker.settle(delivery, REJECT)
+    house.run()
+    house.advance(2)
+
+    assert texts(house, "good") == ["b"]
+    assert house.publish("bad", "again") == [engine.damage]
+    house = House(engine)
+    assert [house.broker.queue(name).messages for name in ("one", "other", "good")] == [0, 0, 1]
+
+
+def test_a_transaction_for_a_damaged_queue_fails_as_a_whole_and_finds_the_damage() -> None:
+    engine = DamagedEngine()
+    house = House(engine)
+    for name in ("bad", "good"):
+        house.broker.declare(declared(name, durable=True))
+    house.run()
+    engine.damage = Corrupt("bad.seg", 0, "overwritten")
+    ended: list[HeadraceError | None] = []
+
+    publishes = [Publish(house.message("x", name)) for name in ("good", "bad")]
+    house.broker.transaction(publishes, [], ended.append)
+    house.run()
+
+    assert ended == [engine.damage]
+    assert texts(house, "good") == []
+    assert [house.broker.queue(name).refusal for name in ("good", "bad")] == [None, engine.damage]
+
+
+def test_publishers_wait_after_a_transaction_that_a_full_disk_did_not_take(
+    stubborn: RefusingEngine, refused: House
+) -> None:
+    refused.broker.declare(declared("q", durable=True))
+    refused.run()
+    stubborn.failure = FULL
+    ended: list[HeadraceError | None] = []
+
+    refused.broker.transaction([Publish(refused.message("x", "q"))], [], ended.append)
+    refused.run()
+
+    assert ended == [FULL]
+    assert refused.broker.blocked
+    stubborn.failure = None
+    refused.advance(2)
+    assert not refused.broker.blocked
+
+
 def test_a_log_found_damaged_by_a_commit_leaves_the_other_queues_alone() -> None:
     engine = DamagedEngine()
     house = House(engine)

@@ -4,10 +4,12 @@ import pytest
 
 from headrace.core.broker import Broker
 from headrace.core.flow import Flow
+from headrace.core.pubsub.session import AT_LEAST_ONCE
 from headrace.core.queue.definition import BUFFERED, FSYNC, STREAM, QueueDefinition, Retention
 from headrace.errors import AccessRefused, Refused, Unavailable
 from headrace.model import Message, Source
 from tests.house import House
+from tests.listeners import Listener
 from tests.refusing_engine import RefusingEngine
 
 WAYS = ["one", "many"]
@@ -227,3 +229,38 @@ def test_how_many_messages_of_a_stream_new_limits_cost_is_known_before(house: Ho
     house.broker.administration.alter(wanted)
     house.run()
     assert house.broker.queue("s").first_offset == 2 + lost
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_messages_that_several_queues_took_together_are_not_joined_by_those_for_one_of_them(
+    house: House, first: str
+) -> None:
+    house.exchange("x", "fanout")
+    for name in ("a", "b"):
+        house.broker.declare(QueueDefinition(name))
+        house.bind("x", name)
+    house.broker.publish_all([house.message(text, "", exchange="x") for text in "12"])
+    house.broker.publish(house.message("alone", first))
+    house.broker.publish_all([house.message(text, "", exchange="x") for text in "34"])
+    house.run()
+
+    assert house.consume(first).payloads == ["1", "2", "alone", "3", "4"]
+    assert house.consume("b" if first == "a" else "a").payloads == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(("queue", "session"), [(True, True), (True, False), (False, True), (False, False)])
+def test_publishers_of_a_topic_wait_for_the_sync_if_a_queue_or_a_session_keeps_it(
+    stubborn: RefusingEngine, refused: House, queue: bool, session: bool
+) -> None:
+    refused.broker.declare(QueueDefinition("q", topics=("a",), capture=True, durable=queue))
+    listener = Listener(refused, "1", lifetime_s=3600 if session else 0)
+    listener.subscribe("a", AT_LEAST_ONCE)
+    if session:
+        listener.leave()
+    refused.run()
+    stubborn.waits.clear()
+
+    refused.broker.publish_topic(refused.message("x", "a"), lambda error: None)
+    refused.turn()
+
+    assert any(stubborn.waits) == (queue or session)

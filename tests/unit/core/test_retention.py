@@ -14,7 +14,7 @@ SECOND = 1_000_000
 
 def log_of(count: int, size: int = 10) -> MemoryLog:
     """Messages a second apart, from second 0 on."""
-    log = MemoryLog("s")
+    log = MemoryLog("s", 1)
     log.append([Message(SOURCE, bytes(size), number * SECOND) for number in range(count)])
     return log
 

@@ -193,3 +193,17 @@ def test_nothing_is_lost_doubled_or_given_to_whom_it_is_not_for(
     rest = house.consume("q", "rest")
     offsets = [delivery.offset for delivery in rest.take()]
     assert sorted([*offsets, *done]) == list(range(published))
+
+
+def test_what_follows_an_expired_message_keeps_its_place_behind_one_that_was_picked_and_settled() -> None:
+    house = _house()
+    red = _join(house, "red", "colour = 'red'")
+    house.publish("q", "short", headers={"colour": "blue"}, expires_us=house.clock.now_us() + 1_000_000)
+    _publish(house, "red", "green", "blue")
+    house.settle(ACK, *red.take())
+    house.clock.advance(2)
+
+    rest = house.consume("q", "rest")
+
+    assert [(delivery.offset, delivery.message.payload) for delivery in rest.got] == [(2, b"green1"), (3, b"blue2")]
+    assert rest.consumer.held() == [2, 3]

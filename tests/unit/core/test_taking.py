@@ -105,9 +105,10 @@ def test_what_is_done_after_its_time_is_in_the_history_with_its_attempts(house: 
     take(house, 1)
     house.advance(LEASE_MS / 1000 + 1)
 
+    assert hold(house, (0, 2)) == [(0, 2)]
     assert finish(house, (0, 2)) == 2
 
-    assert [(entry["offset"], entry["deliveries"]) for _, entry in house.broker.history("q")] == [(0, 1), (1, 0)]
+    assert [(entry["offset"], entry["deliveries"]) for _, entry in house.broker.history("q")] == [(0, 2), (1, 1)]
 
 
 # -- passed on to a transaction and back -------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.spark.directory import Directory
-from headrace.spark.filters import Filters
 from headrace.spark.options import read_options
 from headrace.spark.place import QueuePartition
 from tests.workbench import SMALL, Bench, many, payloads
@@ -22,7 +21,7 @@ def checkpoint(bench: Bench) -> None:
 
 def planned(place: Directory) -> QueuePartition:
     start, stop = place.bounds("orders")
-    return QueuePartition("orders", start, stop, tuple(place.pieces("orders", start, stop, 0)), Filters(), SCHEMA, True)
+    return QueuePartition("orders", start, stop, tuple(place.pieces("orders", start, stop, 0)), SCHEMA, True)
 
 
 def test_messages_that_were_in_the_journal_and_in_a_shared_file_are_read_from_the_next_one(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ def test_without_more_than_a_place_and_a_queue_everything_there_is_is_read() -> 
     assert (plain.server, plain.directory, plain.queues) == (None, "/data", ("orders",))
     assert (plain.starting, plain.ending) == (Position(word="earliest"), Position(word="latest"))
     assert plain.fail_on_data_loss
-    assert not plain.include_headers
+    assert (plain.headers, plain.properties) == ("false", "false")
 
 
 def test_option_names_are_taken_in_any_case() -> None:
-    assert options(STARTINGOFFSETS="7", includeHeaders="TRUE").include_headers
+    assert options(STARTINGOFFSETS="7", includeHeaders="TRUE").headers == "true"
     assert options(STARTINGOFFSETS="7").starting == Position(offset=7)
 
 
@@ -40,6 +40,39 @@ def test_several_queues_are_separated_by_commas_or_given_as_a_list() -> None:
 )
 def test_a_time_is_iso_8601_and_utc_unless_it_says_otherwise(text: str, microseconds: int) -> None:
     assert options(startingOffsets=text).starting == Position(time_us=microseconds)
+
+
+def test_positions_are_given_by_queue_as_for_kafka() -> None:
+    found = options(
+        startingOffsets='{"orders": {"0": 23}, "returns": -1, "claims": "2026-01-31T12:00:00Z", "old": -2, "b": "7"}'
+    ).starting
+
+    assert found.of("orders") == Position(offset=23)
+    assert found.of("returns") == Position(word="latest")
+    assert found.of("claims").time_us == 1_769_860_800_000_000
+    assert found.of("old") == Position(word="earliest")
+    assert found.of("b") == Position(offset=7)
+    assert found.of("another").word == "earliest"
+    assert options(endingOffsets='{"orders": 5}').ending.of("another").word == "latest"
+
+
+def test_queues_are_named_as_for_kafka_or_by_a_regular_expression() -> None:
+    assert read_options({"url": "/data", "subscribe": "a,b"}).queues == ("a", "b")
+    assert read_options({"url": "/data", "subscribePattern": "sensor-[0-9]+"}).pattern == "sensor-[0-9]+"
+
+
+@pytest.mark.parametrize(("text", "delay_ms"), [("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("2 h", 7_200_000)])
+def test_time_spans_have_units(text: str, delay_ms: int) -> None:
+    assert options(maxTriggerDelay=text).delay_ms == delay_ms
+
+
+def test_secrets_are_not_shown() -> None:
+    server = options(url="https://broker", token="eyJhbGciOi").server
+
+    assert server is not None
+    assert server.token == "eyJhbGciOi"
+    assert "eyJhbGciOi" not in repr(server)
+    assert "hunter2" not in repr(options(url="http://broker", user="ann", password="hunter2"))
 
 
 @pytest.mark.parametrize(("text", "size"), [("100", 100), ("32m", 32 << 20), ("2KB", 2 << 10), ("1g", 1 << 30)])
@@ -66,7 +99,17 @@ def test_a_broker_is_named_by_its_address_with_guest_as_the_default_user() -> No
         ({"nonsense": "5"}, "there are: "),
         ({"startingOffsets": "soon"}, "earliest, latest, an offset such as 4200"),
         ({"startingOffsets": "9" * 30}, "no offset is that large"),
-        ({"includeHeaders": "maybe"}, "true or false"),
+        ({"startingOffsets": '{"orders": {"1": 5}}'}, "partition 0 only, for queue 'orders'"),
+        ({"startingOffsets": '{"orders": "soon"}'}, "earliest, latest, an offset such as 4200"),
+        ({"startingOffsets": "{orders"}, "must be JSON"),
+        ({"subscribePattern": "a"}, "name the queues once: path and subscribePattern do"),
+        ({"path": "", "subscribePattern": "("}, "no regular expression"),
+        ({"maxTriggerDelay": "soon"}, "a time span such as"),
+        ({"url": "http://x", "tlsCa": "ca.pem"}, "option tlsCa is for https"),
+        ({"url": "https://x", "tlsKey": "key.pem"}, "tlsKey needs the certificate"),
+        ({"url": "https://x", "token": "secret", "passwordFile": "f"}, "one of the options passwordFile and token"),
+        ({"includeHeaders": "maybe"}, "may be false, true or typed"),
+        ({"includeProperties": "some"}, "may be false, true or raw"),
         ({"minPartitions": "0"}, "at least 1"),
         ({"minPartitions": "-1"}, "at least 1"),
         ({"maxBytesPerPartition": "12q"}, "a size such as"),

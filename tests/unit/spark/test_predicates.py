@@ -152,5 +152,5 @@ def test_a_thousand_filters_answer_as_the_broker_does() -> None:
 
 
 def test_a_filter_that_reads_what_a_log_does_not_show_is_refused() -> None:
-    with pytest.raises(Refused, match="reads message_id, which a log's table does not have"):
-        PredicateSet([parse("message_id = 'a'")])
+    with pytest.raises(Refused, match="reads delivery_mode, which a log's table does not have"):
+        PredicateSet([parse("delivery_mode = 2")])

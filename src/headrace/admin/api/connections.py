@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.api.operation import COUNT, DEFAULT_LIMIT, MAX_LIMIT, TEXT, Operation, Paged, page_of, ref, table
+from headrace.admin.api.operation import DEFAULT_LIMIT, MAX_LIMIT, Operation, Paged, page_of, ref, table
 from headrace.admin.messages import time_to_json
 from headrace.admin.pages import Call, after, answer, listed, nothing
 from headrace.admin.resources import (
@@ -226,7 +226,7 @@ OPERATIONS: Final = (
         _SESSION,
         end_session,
         "End a session with the messages that wait for it",
-        table(client_id=TEXT, messages=COUNT),
+        table("client_id messages:count"),
         needs=ADMINISTRATOR,
     ),
 )

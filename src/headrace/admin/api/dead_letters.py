@@ -11,7 +11,7 @@ from typing import Final
 from starlette.responses import Response
 
 from headrace.admin.api.messages import Shown, show_messages
-from headrace.admin.api.operation import COUNT, MAX_OFFSET, TEXT, Operation, Paged, page_of, ref, table
+from headrace.admin.api.operation import MAX_OFFSET, TEXT, Operation, Paged, page_of, ref, table
 from headrace.admin.messages import MAX_SHOWN_BYTES
 from headrace.admin.pages import Call, after, answer, listed
 from headrace.admin.resources import readable_queue
@@ -237,30 +237,18 @@ async def _in_steps(call: Call, broker: Broker, step: Step, limit: int, start: i
 
 _QUEUE: Final = "/queues/{vhost}/{queue}"
 _LETTERS: Final = _QUEUE + "/dead-letters"
+_GRAVE: Final = "/dead-letters/{vhost}/{queue}"
+_COUNTED: Final = table("messages:count")
 _MOVED: Final = table(
+    "queue messages:count next",
     queue={**TEXT, "description": "Queue that held them; empty if there is none."},
-    messages=COUNT,
     next={"type": ["integer", "null"], "description": "`offset` to go on from; null at the end."},
 )
 
 OPERATIONS: Final = (
-    Operation(
-        "POST",
-        _QUEUE + "/move",
-        move_messages,
-        "Move waiting messages to another queue",
-        table(messages=COUNT),
-        body=Move,
-    ),
+    Operation("POST", _QUEUE + "/move", move_messages, "Move waiting messages to another queue", _COUNTED, body=Move),
     Operation("GET", "/dead-letters/{vhost}", list_graves, "Queues of dead letters", page_of("DeadLetterQueue"), Paged),
-    Operation(
-        "GET",
-        "/dead-letters/{vhost}/{queue}",
-        show_grave,
-        "Where the dead letters of a queue are",
-        ref("DeadLetterQueue"),
-        Exact,
-    ),
+    Operation("GET", _GRAVE, show_grave, "Where the dead letters of a queue are", ref("DeadLetterQueue"), Exact),
     Operation(
         "GET", _LETTERS, list_letters, "The dead letters of a queue, without taking them", page_of("Message"), Letters
     ),

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.api.operation import COUNT, MAX_LIMIT, FromOffset, Operation, page_of, ref, table
+from headrace.admin.api.operation import MAX_LIMIT, FromOffset, Operation, array_of, page_of, ref, table
 from headrace.admin.messages import BASE64, MAX_SHOWN_BYTES, Publication, Taker, client_of, message_to_json
 from headrace.admin.messages import publish as publish_message
 from headrace.admin.pages import BadRequest, Call, answer, listed
@@ -113,22 +113,16 @@ async def consume(call: Call) -> Response:
     return answer({"items": items})
 
 
+_QUEUE: Final = "/queues/{vhost}/{queue}"
 OPERATIONS: Final = (
-    Operation(
-        "GET",
-        "/queues/{vhost}/{queue}/messages",
-        browse,
-        "Look at messages without taking them",
-        page_of("Message"),
-        Browse,
-    ),
+    Operation("GET", _QUEUE + "/messages", browse, "Look at messages without taking them", page_of("Message"), Browse),
     Operation(
         "POST",
-        "/queues/{vhost}/{queue}/consume",
+        _QUEUE + "/consume",
         consume,
         "Take messages",
-        table(items={"type": "array", "items": ref("Message")}),
+        table("items", items=array_of(ref("Message"))),
         body=Consume,
     ),
-    Operation("POST", "/publish/{vhost}", publish, "Publish a message", table(queues=COUNT), body=Publication),
+    Operation("POST", "/publish/{vhost}", publish, "Publish a message", table("queues:count"), body=Publication),
 )

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.admin.api import connections, dead_letters, messages, overview, queues, users
-from headrace.admin.api.operation import COUNT, FLAG, PREFIX, TABLE, TEXT, TEXTS, Operation, Schema, ref, table
+from headrace.admin.api.operation import COUNT, PREFIX, TEXT, TEXTS, Operation, Schema, array_of, ref, table
 from headrace.admin.pages import Pages, answer
 from headrace.config.table import described, table_of
 from headrace.core.feeds.feed import BEHIND, DAMAGED, FOLLOWING, FULL, NO_SOURCE
@@ -35,45 +35,27 @@ def routes(pages: Pages) -> list[BaseRoute]:
     return found
 
 
-_MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
-_MAYBE_COUNT: Final[Schema] = {"type": ["integer", "null"]}
-_NUMBERS: Final[Schema] = {"type": "object", "additionalProperties": {"type": "number"}}
 _SERIES: Final[Schema] = {
     "type": "object",
     "additionalProperties": {"type": "array", "items": {"type": "number"}},
     "description": "Samples at intervals of two seconds, the oldest first.",
 }
-
-_QUEUE: Final[dict[str, Schema]] = {
-    "vhost": TEXT,
-    "name": TEXT,
+_QUEUE: Final = (
+    "vhost name type durable:flag exclusive:flag auto_delete:flag arguments:table state groups:count consumers:count"
+    " first_offset:count next_offset:count bytes:count waiting messages counters:numbers rates:numbers"
+    " is_dead_letter_queue:flag"
+)
+_QUEUE_MEMBERS: Final[dict[str, Schema]] = {
     "type": {"type": "string", "enum": ["classic", "quorum", "stream", "ephemeral"]},
-    "durable": FLAG,
-    "exclusive": FLAG,
-    "auto_delete": FLAG,
-    "arguments": TABLE,
     "state": {"type": "string", "enum": ["running", "damaged"]},
-    "groups": COUNT,
-    "consumers": COUNT,
-    "first_offset": COUNT,
-    "next_offset": COUNT,
-    "bytes": COUNT,
-    "waiting": {
-        **COUNT,
-        "description": "Ready and delayed messages: those that a purge drops.",
-    },
+    "waiting": {**COUNT, "description": "Ready and delayed messages: those that a purge drops."},
     "messages": {**COUNT, "description": "Messages that a deletion of the queue drops."},
-    "counters": _NUMBERS,
-    "rates": _NUMBERS,
-    "is_dead_letter_queue": FLAG,
+    "warnings": {**TEXTS, "description": "Settings that look like a mistake."},
 }
-
 _SOURCE: Final[Schema] = {
     **table(
-        queue=TEXT,
+        "queue state offset:count lag:count missed oversized",
         state={"type": "string", "enum": [FOLLOWING, BEHIND, FULL, NO_SOURCE, DAMAGED]},
-        offset=COUNT,
-        lag=COUNT,
         missed={**COUNT, "description": "Messages that retention dropped before the queue got them."},
         oversized={**COUNT, "description": "Messages that were too large for the queue."},
     ),
@@ -82,114 +64,61 @@ _SOURCE: Final[Schema] = {
 }
 
 SCHEMAS: Final[dict[str, Schema]] = {
-    "Problem": table(error=TEXT, reason=TEXT),
-    "Queue": table(**_QUEUE),
-    "DeclaredQueue": table(
-        **_QUEUE,
-        warnings={**TEXTS, "description": "Settings that look like a mistake."},
-    ),
+    "Problem": table("error reason"),
+    "Queue": table(_QUEUE, **_QUEUE_MEMBERS),
+    "DeclaredQueue": table(f"{_QUEUE} warnings", **_QUEUE_MEMBERS),
     "QueueDetails": table(
-        **_QUEUE,
-        reason=TEXT,
-        warnings={**TEXTS, "description": "Settings that look like a mistake."},
-        definition=TABLE,
-        oldest_age_ms=_MAYBE_COUNT,
+        f"{_QUEUE} reason warnings definition:table oldest_age_ms:count-or-null source bindings:count history",
+        **_QUEUE_MEMBERS,
         source=_SOURCE,
-        bindings=COUNT,
         history=_SERIES,
     ),
     "Group": table(
-        queue=TEXT,
-        name=TEXT,
+        "queue name mode filter is_paused:flag cursor:count committed:count settled lag ready:count delayed"
+        " pending:count consumers:count delivered:count redelivered:count acknowledged:count",
         mode={"type": "string", "enum": ["work", "stream"]},
-        filter=TEXT,
-        is_paused=FLAG,
-        cursor=COUNT,
-        committed=COUNT,
         settled={
-            "type": "array",
-            "items": {"type": "array", "items": COUNT},
+            **array_of(array_of(COUNT)),
             "description": "Ranges of settled offsets above `committed`, without their end; at most 200.",
         },
         lag={**COUNT, "description": "Messages that are not settled yet."},
-        ready=COUNT,
         delayed={**COUNT, "description": "Messages that are not due yet: retried or published for later."},
-        pending=COUNT,
-        consumers=COUNT,
-        delivered=COUNT,
-        redelivered=COUNT,
-        acknowledged=COUNT,
     ),
-    "Pending": table(offset=COUNT, consumer=TEXT, attempts=COUNT, due=_MAYBE_TEXT),
+    "Pending": table("offset:count consumer attempts:count due:time"),
     "Message": table(
-        offset=COUNT,
-        timestamp=_MAYBE_TEXT,
-        exchange=TEXT,
-        topic=TEXT,
-        client_id=TEXT,
-        protocol=TEXT,
-        expires_at=_MAYBE_TEXT,
-        not_before=_MAYBE_TEXT,
-        properties=TABLE,
-        payload=TEXT,
+        "offset:count timestamp:time exchange topic client_id protocol expires_at:time not_before:time"
+        " properties:table payload payload_encoding payload_bytes:count is_cut:flag",
         payload_encoding={"type": "string", "enum": ["text", "base64"]},
-        payload_bytes=COUNT,
-        is_cut=FLAG,
     ),
     "Ended": table(
-        ("topic", "exchange", "published_at"),
+        "at queue group offset:count topic? exchange? published_at:time? outcome deliveries:count attempts"
+        " ended_at:time",
         at={**COUNT, "description": "Offset in the history."},
-        queue=TEXT,
-        group=TEXT,
-        offset=COUNT,
-        topic=TEXT,
-        exchange=TEXT,
-        published_at=_MAYBE_TEXT,
         outcome={**TEXT, "description": "done, or the reason of a dead letter or a drop."},
-        deliveries=COUNT,
-        attempts={"type": "array", "items": table(consumer=TEXT, claimed_at=_MAYBE_TEXT)},
-        ended_at=_MAYBE_TEXT,
+        attempts=array_of(table("consumer claimed_at:time")),
     ),
     "DeadLetterQueue": table(
-        vhost=TEXT,
+        "vhost queue origin messages has_others",
         queue={**TEXT, "description": "Queue that holds them; empty if there is none."},
         origin={**TEXT, "description": "Queue in which they died, if known."},
         messages={**COUNT, "description": "Messages that wait in it."},
-        has_others={**FLAG, "description": "True if it may also hold messages that are no dead letters."},
+        has_others={"type": "boolean", "description": "True if it may also hold messages that are no dead letters."},
     ),
     "Connection": table(
-        name=TEXT,
-        protocol=TEXT,
-        user=TEXT,
-        vhost=TEXT,
-        client_id=TEXT,
-        state=TEXT,
-        is_tls=FLAG,
-        node=TEXT,
-        connected_at=_MAYBE_TEXT,
-        channels=COUNT,
-        consumers=COUNT,
-        received_bytes=COUNT,
-        sent_bytes=COUNT,
-        client_properties=TABLE,
+        "name protocol user vhost client_id state is_tls:flag node connected_at:time channels:count consumers:count"
+        " received_bytes:count sent_bytes:count client_properties:table"
     ),
-    "Channel": table(name=TEXT, connection=TEXT, number=COUNT),
-    "Consumer": table(vhost=TEXT, queue=TEXT, group=TEXT, name=TEXT),
+    "Channel": table("name connection number:count"),
+    "Consumer": table("vhost queue group name"),
     "Session": table(
-        vhost=TEXT,
-        client_id=TEXT,
-        is_connected=FLAG,
-        lifetime_seconds=COUNT,
-        left_at=_MAYBE_TEXT,
-        subscriptions=COUNT,
-        waiting=COUNT,
-        has_will=FLAG,
+        "vhost client_id is_connected:flag lifetime_seconds:count left_at:time subscriptions:count waiting:count"
+        " has_will:flag"
     ),
-    "Subscription": table(pattern=TEXT, qos=COUNT, group=TEXT),
-    "VirtualHost": table(name=TEXT, queues=COUNT),
-    "User": table(name=TEXT, tags=TEXTS, limits=TABLE),
-    "Permission": table(user=TEXT, vhost=TEXT, configure=TEXT, write=TEXT, read=TEXT),
-    "TopicPermission": table(user=TEXT, vhost=TEXT, exchange=TEXT, write=TEXT, read=TEXT),
+    "Subscription": table("pattern qos:count group"),
+    "VirtualHost": table("name queues:count"),
+    "User": table("name tags:texts limits:table"),
+    "Permission": table("user vhost configure write read"),
+    "TopicPermission": table("user vhost exchange write read"),
 }
 
 

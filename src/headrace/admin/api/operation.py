@@ -21,9 +21,18 @@ Schema = Mapping[str, object]
 
 TEXT: Final[Schema] = {"type": "string"}
 TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
-FLAG: Final[Schema] = {"type": "boolean"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-TABLE: Final[Schema] = {"type": "object"}
+_KINDS: Final[dict[str, Schema]] = {
+    "": TEXT,
+    "texts": TEXTS,
+    "time": {"type": ["string", "null"]},
+    "flag": {"type": "boolean"},
+    "count": COUNT,
+    "count-or-null": {"type": ["integer", "null"]},
+    "numbers": {"type": "object", "additionalProperties": {"type": "number"}},
+    "table": {"type": "object"},
+    "tables": {"type": "array", "items": {"type": "object"}},
+}
 
 
 @dataclass(frozen=True)
@@ -42,18 +51,28 @@ class FromOffset:
     limit: int = option(DEFAULT_LIMIT, Number(1, MAX_LIMIT))
 
 
-def table(optional: tuple[str, ...] = (), /, **members: Schema) -> Schema:
-    """Return the schema of an object in an answer; all members are required but the optional ones."""
-    required = [name for name in members if name not in optional]
-    return {"type": "object", "properties": dict(members), "required": required}
+def table(words: str, /, **described: Schema) -> Schema:
+    """Return the schema of an object in an answer: a word `<name>` or `<name>:<kind>` for each member.
+
+    A member is a text without a kind; one with `?` behind it may be missing. Those described replace the kind.
+    """
+    members: dict[str, Schema] = {}
+    required: list[str] = []
+    for word in words.split():
+        name, _, kind = word.rstrip("?").partition(":")
+        members[name] = described.get(name) or _KINDS[kind]
+        required += [] if word.endswith("?") else [name]
+    return {"type": "object", "properties": members, "required": required}
 
 
 def page_of(item: str) -> Schema:
     """Return the schema of a page of a list."""
-    return table(
-        items={"type": "array", "items": ref(item)},
-        next={"description": "`after` (or `offset`) of the next page; null at the end."},
-    )
+    following = {"description": "`after` (or `offset`) of the next page; null at the end."}
+    return table("items next", items=array_of(ref(item)), next=following)
+
+
+def array_of(item: Schema) -> Schema:
+    return {"type": "array", "items": item}
 
 
 def ref(name: str) -> Schema:

@@ -8,7 +8,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.api.operation import COUNT, TABLE, TEXT, TEXTS, Operation, Schema, table
+from headrace.admin.api.operation import Operation, table
 from headrace.admin.metrics import memory_bytes
 from headrace.admin.pages import Call, answer
 from headrace.admin.resources import channels_of, hosts, visible_connections
@@ -100,8 +100,6 @@ async def reload(call: Call) -> Response:
     return answer(done)
 
 
-_TABLES: Final[Schema] = {"type": "array", "items": TABLE}
-
 OPERATIONS: Final = (
     Operation(
         "GET",
@@ -109,13 +107,8 @@ OPERATIONS: Final = (
         overview,
         "The broker at a glance",
         table(
-            version=TEXT,
-            uptime_ms=COUNT,
-            memory_bytes=COUNT,
-            totals=TABLE,
-            rates=TABLE,
-            history=TABLE,
-            connections_by_protocol=TABLE,
+            "version uptime_ms:count memory_bytes:count totals:table rates:table history:table"
+            " connections_by_protocol:table"
         ),
         OfHost,
     ),
@@ -125,17 +118,7 @@ OPERATIONS: Final = (
         cluster,
         "Nodes that share a store, and its owner",
         table(
-            ("node", "write_policy", "group", "lease"),
-            node=TEXT,
-            role=TEXT,
-            write_policy=TEXT,
-            group=TEXT,
-            owner=TEXT,
-            epoch=COUNT,
-            lease=TABLE,
-            nodes=_TABLES,
-            takeovers=_TABLES,
-            groups=_TABLES,
+            "node? role write_policy? group? owner epoch:count lease:table? nodes:tables takeovers:tables groups:tables"
         ),
         needs=MONITORING,
     ),
@@ -144,7 +127,7 @@ OPERATIONS: Final = (
         "/reload",
         reload,
         "Read the configuration again",
-        table(applied=TEXTS, created=TEXTS, altered=TEXTS, needs_restart=TEXTS),
+        table("applied:texts created:texts altered:texts needs_restart:texts"),
         needs=ADMINISTRATOR,
     ),
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.api.operation import COUNT, TEXT, FromOffset, Operation, Paged, page_of, ref, table
+from headrace.admin.api.operation import COUNT, FromOffset, Operation, Paged, page_of, ref, table
 from headrace.admin.messages import time_to_json
 from headrace.admin.pages import BadRequest, Call, after, answer, listed
 from headrace.admin.resources import declare_queue as declare
@@ -345,7 +345,7 @@ def _ended_value(name: str, value: object) -> object:
 _PATH: Final = "/queues/{vhost}/{queue}"
 _GROUPS: Final = _PATH + "/groups"
 _GROUP: Final = _GROUPS + "/{group}"
-_DROPPED: Final = table(messages=COUNT)
+_DROPPED: Final = table("messages:count")
 _DECLARATION: Final = {
     "type": "object",
     "properties": {
@@ -372,7 +372,7 @@ OPERATIONS: Final = (
         _GROUP,
         delete_group,
         "Forget a group without consumers",
-        table(queue=TEXT, group=TEXT, messages={**COUNT, "description": "Messages that it had not settled."}),
+        table("queue group messages", messages={**COUNT, "description": "Messages that it had not settled."}),
     ),
     Operation(
         "GET",

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from starlette.responses import Response
 
-from headrace.admin.api.operation import COUNT, TEXT, Operation, Paged, page_of, ref, table
+from headrace.admin.api.operation import Operation, Paged, page_of, ref, table
 from headrace.admin.pages import Call, after, answer, done, listed, nothing
 from headrace.admin.resources import delete_host as remove_host
 from headrace.admin.resources import delete_permission as remove_permission
@@ -152,7 +152,7 @@ OPERATIONS: Final = (
         _HOST,
         delete_host,
         "Remove a virtual host with its queues and messages",
-        table(vhost=TEXT, queues=COUNT, messages=COUNT),
+        table("vhost queues:count messages:count"),
     ),
     _administration("GET", "/users", list_users, "List users", page_of("User"), Paged),
     _administration("GET", _USER, show_user, "One user", ref("User")),

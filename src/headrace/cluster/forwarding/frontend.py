@@ -77,7 +77,8 @@ class Frontend:
         """Owner of the store; None before the node has joined the cluster."""
         self._changes = 0
         self._waiting: asyncio.Future[None] | None = None
-        self._relays: set[Relay] = set()
+        self.relays: set[Relay] = set()
+        """Connections that are relayed to the owner."""
         self._logged = ""
         self._last_owner: tuple[Node, int] | None = None
 
@@ -91,8 +92,7 @@ class Frontend:
 
     @property
     def forwarded(self) -> int:
-        """Number of connections relayed to the owner."""
-        return len(self._relays)
+        return len(self.relays)
 
     # -- the node that serves ------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Frontend:
         if owner is not None and (owner, epoch) != self._last_owner:
             self._last_owner = (owner, epoch)
             self._logged = ""
-            for relay in list(self._relays):
+            for relay in list(self.relays):
                 relay.part(f"node {owner.name!r} serves from now on; connect again")
         self._wake()
 
@@ -178,12 +178,6 @@ class Frontend:
         if not address:
             return Redirect(f"node {owner.name!r} serves, but nobody who comes this way")
         return Redirect(f"node {owner.name!r} at {address} serves, not this one", address)
-
-    def add(self, relay: "Relay") -> None:
-        self._relays.add(relay)
-
-    def discard(self, relay: "Relay") -> None:
-        self._relays.discard(relay)
 
 
 @final
@@ -264,7 +258,7 @@ class Relay(Handler, Sink):
         if self._successor is not None:
             self._successor.lost()
             return
-        self._frontend.discard(self)
+        self._frontend.relays.discard(self)
         if self._search is not None:
             self._search.cancel()
         if self._upstream is not None:
@@ -289,7 +283,7 @@ class Relay(Handler, Sink):
     def _join(self, wire: Wire, upstream: Upstream) -> None:
         """Relay bytes in both directions from now on, the held ones first."""
         self._upstream = upstream
-        self._frontend.add(self)
+        self._frontend.relays.add(self)
         held, self._held = self._held, []
         for data in held:
             upstream.write(data)
@@ -339,7 +333,7 @@ class Relay(Handler, Sink):
         if wire is None or self._is_over:
             return
         self._is_over = True
-        self._frontend.discard(self)
+        self._frontend.relays.discard(self)
         if self._search is not None:
             self._search.cancel()
         upstream, self._upstream = self._upstream, None

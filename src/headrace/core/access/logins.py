@@ -38,19 +38,6 @@ class Account:
     Each token has an account of its own, which ends with it and may carry its own rights.
     """
 
-    __slots__ = (
-        "busy",
-        "expires_us",
-        "grants",
-        "is_metered",
-        "on_removed",
-        "open",
-        "proof",
-        "rights",
-        "usage",
-        "user",
-    )
-
     def __init__(
         self, user: User, usage: Usage | None = None, grants: Grants | None = None, expires_us: int = 0
     ) -> None:

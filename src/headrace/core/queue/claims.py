@@ -70,9 +70,9 @@ class Claims:
         return held
 
     def finish(self, queue: str, group: str, name: str, ranges: Sequence[Range]) -> int:
-        """Acknowledge messages that the claim holds, or that are ready again. Returns how many; others' claims stay.
+        """Acknowledge messages that the claim holds. Returns how many; messages that wait again stay.
 
-        Raises as `take` does.
+        Their reader may not have worked on those: another consumer had them meanwhile. Raises as `take` does.
         """
         members = self._members(queue, group)
         holder = self._holder(members, name)
@@ -83,8 +83,6 @@ class Claims:
             if holder.holds(offset):
                 members.settle(batch, holder, offset, ACK, now_us)
                 count += 1
-            else:
-                count += members.finish_waiting(batch, offset, now_us)
         self._keep(members, holder)
         self._pipeline.pump_soon(members.queue)
         return count

@@ -140,6 +140,10 @@ FILE_QUEUE: Final = Table(
 """Keys of a queue in a file, which also names the virtual host."""
 
 
+_SAME: Final = ("reserved", "capture", "filter", "source", "source_from", "primary_group", "ack_durability")
+"""Keys that are members of the definition under the same name."""
+
+
 def configured(values: Mapping[str, object]) -> QueueDefinition:
     """Return the definition of an entry of `queues`. Raises Fault, naming the key."""
     where = f"queue {shown(values['name'])}" if "name" in values else "queues[]"
@@ -166,13 +170,6 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
         kind,
         durable=kind != EPHEMERAL,
         topics=tuple(read["topics"]),
-        reserved=read["reserved"],
-        capture=read["capture"],
-        filter=read["filter"],
-        source=read["source"],
-        source_from=read["source_from"],
-        primary_group=read["primary_group"],
-        ack_durability=read["ack_durability"],
         expires_ms=read["expires"],
         lease_ms=read["visibility_timeout"] or DEFAULT_LEASE_MS,
         max_priority=read["max_priority"],
@@ -182,6 +179,7 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
         overflow=read["overflow"],
         dead_letter_queue=_dead_letter_queue(name, read["dlq"], kind),
         replication=_replication(read["replication"]) if values.get("replication") else {},
+        **{member: read[member] for member in _SAME},
         **_limits(read["limits"], read["retention"], kind),
         **_retry(read["retry"], kind),
     )

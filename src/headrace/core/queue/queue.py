@@ -54,6 +54,7 @@ class EmptyLog(Log):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.id = -1
         self.first_offset = 0
         self.next_offset = 0
 

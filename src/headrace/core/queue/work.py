@@ -352,8 +352,9 @@ class WorkGroup(Group):
                     return found
                 raise
             for offset, message in enumerate(messages, start):
-                is_open = offset not in state.settled and not waiting.use_up_pick(offset)
-                if is_open and self._admits(batch, offset, message, now_us):
+                # To give up one message may commit its followers too, as far as they are settled.
+                is_open = offset >= state.committed and offset not in state.settled
+                if not waiting.use_up_pick(offset) and is_open and self.admits(batch, offset, message, now_us):
                     found.append((offset, message))
         return found
 
@@ -393,10 +394,9 @@ class WorkGroup(Group):
             found = list(enumerate(messages, state.cursor))
             state.cursor += len(messages)
             return found
-        for message in messages:
-            offset = state.cursor
-            state.cursor += 1
-            if state.settled and offset in state.settled:
+        for offset, message in enumerate(messages, state.cursor):
+            state.cursor = max(state.cursor, offset + 1)  # to give up a message may move it further
+            if offset < state.committed or offset in state.settled:
                 continue
             if offset < self.passed and (offset in self.leases or offset in state.pending):
                 continue  # picked by a consumer with a selector, and perhaps given back since
@@ -411,14 +411,14 @@ class WorkGroup(Group):
         return found
 
     def admits(self, batch: Batch, offset: int, message: Message, now_us: int) -> bool:
-        """Return whether a message that is due may be delivered; if not, it is skipped or given up."""
+        """Return whether a message may be delivered now; if not, it waits, is skipped or is given up."""
         if self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
             self._skip(batch, [(offset, message)])
             return False
         return self._admits(batch, offset, message, now_us)
 
     def _admits(self, batch: Batch, offset: int, message: Message, now_us: int) -> bool:
-        """Return whether a message may be delivered now; if not, it is delayed, skipped or given up."""
+        """Return the same for a message that the filter lets through."""
         queue = self.queue
         if message.expires_us and queue.is_expired(message, now_us):
             queue.disposal.give_up(batch, offset, message, EXPIRED, now_us)
@@ -426,9 +426,6 @@ class WorkGroup(Group):
         if message.not_before_us > now_us:
             self.waiting.delay(offset, message.not_before_us, self.level(message))
             queue.wake_at(message.not_before_us)
-            return False
-        if self.levels > 1 and self.filter is not None and not self.filter.matches(queue.key_of(message)):
-            self._skip(batch, [(offset, message)])
             return False
         entry = self.state.pending.get(offset)
         if entry is not None and next_attempt_us(queue.definition, entry.attempts, False, now_us) == DEAD:
@@ -486,15 +483,6 @@ class WorkGroup(Group):
         if found:
             self.give(batch, consumer, found, now_us)
         return [offset for offset, _ in found]
-
-    def finish_waiting(self, batch: Batch, offset: int, now_us: int) -> bool:
-        """Acknowledge a message that waits, for a consumer whose lease ran out; returns whether it waited."""
-        queue = self.queue
-        if offset >= queue.log.next_offset or not self.is_waiting(offset):
-            return False
-        entry = self.state.pending.get(offset)
-        self._finish(batch, offset, queue.message(offset), entry.attempts if entry is not None else 0, now_us)
-        return True
 
     def pass_on(self, holder: Consumer, offset: int, to: Consumer, due_us: int) -> Delivery:
         """Pass a claim on to another consumer until `due_us`. Raises Refused when `holder` does not hold it."""

@@ -14,7 +14,6 @@ from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame,
 from headrace.protocols.amqp10.context import SOLE_CONNECTION, ConnectionContext, enter
 from headrace.protocols.amqp10.coordinator import Transactions
 from headrace.protocols.amqp10.frames import CHANNEL_MAX, IDLE_TIMEOUT_MS, ends_session_only
-from headrace.protocols.amqp10.links import Link
 from headrace.protocols.amqp10.performatives import (
     Attach,
     Begin,
@@ -32,7 +31,7 @@ from headrace.protocols.amqp10.performatives import (
 )
 from headrace.protocols.amqp10.publishing import attach_sender
 from headrace.protocols.amqp10.server import Server
-from headrace.protocols.amqp10.session import Session
+from headrace.protocols.amqp10.session import Link, Session
 from headrace.protocols.amqp10.subscriptions import attach_receiver
 from headrace.protocols.inlet import Inlet
 from headrace.wire.types import Map
@@ -202,7 +201,9 @@ class Connection(Handler):
         elif isinstance(event, Hello):
             self._greet(event)
         elif isinstance(event, SaslInit):
-            self._log_in(event)
+            if not self._is_greeted or self._account is not None:
+                raise ProtocolError(frames.ILLEGAL_STATE, "a login where none is due")
+            self._check(event.mechanism, event.response or b"", self._logged_in)
         elif isinstance(event, Open):
             self._open(event)
         else:
@@ -244,21 +245,14 @@ class Connection(Handler):
             return
         if hello.is_sasl:
             self._is_greeted = True
-            self._send_raw(frames.SASL_HEADER + encode_sasl(SaslMechanisms(self._mechanisms()).encode()))
+            with_certificate = [EXTERNAL] if self._wire is not None and self._wire.certificate_name else []
+            mechanisms = SaslMechanisms([PLAIN, ANONYMOUS, *with_certificate])
+            self._send_raw(frames.SASL_HEADER + encode_sasl(mechanisms.encode()))
             return
         self._send_raw(frames.AMQP_HEADER)
         if not self._is_greeted:
             self._is_greeted = True
             self._check(ANONYMOUS, b"", self._let_in)
-
-    def _mechanisms(self) -> list[str]:
-        with_certificate = [EXTERNAL] if self._wire is not None and self._wire.certificate_name else []
-        return [PLAIN, ANONYMOUS, *with_certificate]
-
-    def _log_in(self, init: SaslInit) -> None:
-        if not self._is_greeted or self._account is not None:
-            raise ProtocolError(frames.ILLEGAL_STATE, "a login where none is due")
-        self._check(init.mechanism, init.response or b"", self._logged_in)
 
     def _check(self, mechanism: str, response: bytes, admit: Admit) -> None:
         """Check a login, which may take a while."""
@@ -348,24 +342,19 @@ class Connection(Handler):
         session = self._sessions.pop(end.channel, None)
         if session is None:
             raise ProtocolError(frames.NOT_ALLOWED, f"there is no session on channel {end.channel}")
-        if session.is_closing:
-            return
-        session.flush_answers()
-        self._stop(session)
-        session.send(End().encode())
+        if not session.is_closing:
+            self._end_session(session, None)
 
     def _fail_session(self, session: Session, error: HeadraceError) -> None:
         """End a session whose changes storage refused. Its end may be among the answers that waited."""
         session.way_out.drop()
-        if session.is_closing:
-            session.send(End(error_for(error)).encode())
-        else:
-            self._end_session(session, error)
+        self._end_session(session, error)
 
-    def _end_session(self, session: Session, error: HeadraceError) -> None:
-        session.flush_answers()
-        self._stop(session)
-        session.send(End(error_for(error)).encode())
+    def _end_session(self, session: Session, error: HeadraceError | None) -> None:
+        if not session.is_closing:
+            session.flush_answers()
+            self._stop(session)
+        session.send(End(error_for(error) if error is not None else None).encode())
 
     def _stop(self, session: Session) -> None:
         session.is_closing = True

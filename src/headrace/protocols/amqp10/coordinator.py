@@ -1,14 +1,14 @@
 """Transactions: messages to a coordinator declare and discharge them, and core commits each with one batch."""
 
 import secrets
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.group import NACK
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, ProtocolError, Refused
 from headrace.protocols.amqp10 import frames
-from headrace.protocols.amqp10.links import Incoming, IncomingLink, Sink
+from headrace.protocols.amqp10.context import ConnectionContext
 from headrace.protocols.amqp10.performatives import (
     ACCEPTED,
     Declare,
@@ -18,14 +18,11 @@ from headrace.protocols.amqp10.performatives import (
     error_for,
     request_of,
 )
+from headrace.protocols.amqp10.session import Incoming, IncomingLink, OutgoingLink, Sink
 from headrace.protocols.amqp10.subscriptions import settlement_of
 from headrace.wire.amqp10 import VALUE, joined, split
 from headrace.wire.amqp10_values import Reader, descriptor_number
 from headrace.wire.types import Described
-
-if TYPE_CHECKING:
-    from headrace.protocols.amqp10.context import ConnectionContext
-    from headrace.protocols.amqp10.links import OutgoingLink
 
 _MAX_OPEN: Final = 256
 _MAX_PUBLISHES: Final = 100_000
@@ -41,7 +38,7 @@ class _Settlement:
     __slots__ = ("delivery", "how", "is_settled", "link", "number", "state")
 
     def __init__(
-        self, link: "OutgoingLink", number: int, delivery: Delivery, how: int, state: Transactional, is_settled: bool
+        self, link: OutgoingLink, number: int, delivery: Delivery, how: int, state: Transactional, is_settled: bool
     ) -> None:
         self.link = link
         self.number = number
@@ -68,7 +65,7 @@ class _Transaction:
 class Transactions:
     """The open transactions of one connection."""
 
-    def __init__(self, context: "ConnectionContext") -> None:
+    def __init__(self, context: ConnectionContext) -> None:
         self._context = context
         self._open: dict[bytes, _Transaction] = {}
 
@@ -93,7 +90,7 @@ class Transactions:
         if not delivery.settled:
             link.done(delivery.number, Transactional(delivery.state.transaction, ACCEPTED))
 
-    def retire(self, link: "OutgoingLink", number: int, state: Transactional, is_settled: bool) -> None:
+    def retire(self, link: OutgoingLink, number: int, state: Transactional, is_settled: bool) -> None:
         """Stage the settlement of a delivery. Raises ProtocolError (unknown id)."""
         transaction = self._find(state.transaction)
         delivery = link.unsettled[number]

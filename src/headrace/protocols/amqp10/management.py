@@ -16,7 +16,8 @@ import json
 from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, final
+from contextlib import suppress
+from typing import Final, final
 from urllib.parse import parse_qs, quote, unquote
 
 from headrace.core.access import permissions
@@ -40,8 +41,8 @@ from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10.addresses import EXCHANGE, QUEUE, parse_node
 from headrace.protocols.amqp10.context import PROTOCOL, ConnectionContext
 from headrace.protocols.amqp10.frames import RESOURCE_LIMIT
-from headrace.protocols.amqp10.links import Incoming, IncomingLink, Origin, OutgoingLink, Sink
 from headrace.protocols.amqp10.performatives import ACCEPTED, Outcome, Rejected, Target, error_for
+from headrace.protocols.amqp10.session import Incoming, IncomingLink, Origin, OutgoingLink, Session, Sink
 from headrace.wire.amqp10 import (
     CORRELATION_ID,
     MESSAGE_ID,
@@ -60,9 +61,6 @@ from headrace.wire.amqp10 import (
 from headrace.wire.amqp10_values import Reader, encode_value
 from headrace.wire.properties import table_to_json
 from headrace.wire.types import Described, Int, Map, UInt, ULong
-
-if TYPE_CHECKING:
-    from headrace.protocols.amqp10.session import Session
 
 _MAX_REPLIES: Final = 1024
 
@@ -93,22 +91,13 @@ _STATUS: Final[tuple[tuple[type[HeadraceError], int], ...]] = (
 class Request:
     """The head of a message, and its body in Python's own types."""
 
-    __slots__ = ("_head", "body", "context")
+    __slots__ = ("_head", "body", "context", "subject", "to")
 
     def __init__(self, context: ConnectionContext, head: Head, body: object) -> None:
         self.context = context
         self._head = head
+        self.to, self.subject = _text_of(head, TO), _text_of(head, SUBJECT)
         self.body = body
-
-    @property
-    def to(self) -> str:
-        value = self._head.property_field(TO)
-        return str(value) if isinstance(value, str) else ""
-
-    @property
-    def subject(self) -> str:
-        value = self._head.property_field(SUBJECT)
-        return str(value) if isinstance(value, str) else ""
 
     def property(self, name: str) -> object:
         """Return an application property, in Python's own types."""
@@ -138,20 +127,10 @@ class Reply:
         self.body = body
         self.description = description
 
-    def properties(self, is_by_path: bool) -> list[tuple[object, object]]:
-        """Return the application properties of the reply."""
-        if is_by_path:
-            return [("http:response", "1.1")]
-        return [("statusCode", Int(self.status)), ("statusDescription", self.description)]
-
 
 def refusal(error: HeadraceError, is_by_path: bool) -> Reply:
     """Return the reply with an error."""
-    status = BAD_REQUEST
-    for kind, code in _STATUS:
-        if isinstance(error, kind):
-            status = code
-            break
+    status = next(code for kind, code in _STATUS if isinstance(error, kind))
     return Reply(status, str(error) if is_by_path else None, str(error))
 
 
@@ -342,10 +321,8 @@ def _exchange(request: Request, name: str) -> Reply:
     broker = request.context.broker
     if request.subject == "DELETE":
         request.context.client.rights.check(CONFIGURE, permissions.EXCHANGE, name)
-        try:
+        with suppress(NotFound):  # as RabbitMQ does
             broker.delete_exchange(name)
-        except NotFound:
-            return Reply(NO_CONTENT)  # as RabbitMQ does
         return Reply(NO_CONTENT)
     if request.subject != "PUT":
         return _no_such_verb(request)
@@ -481,7 +458,7 @@ class Replies(Origin):
 class ManagementSink(Sink):
     """Takes requests, and answers each once its changes are durable."""
 
-    def __init__(self, session: "Session", is_by_path: bool) -> None:
+    def __init__(self, session: Session, is_by_path: bool) -> None:
         self._session = session
         self._is_by_path = is_by_path
 
@@ -520,8 +497,7 @@ class ManagementSink(Sink):
                 return
         if found and reply_to in ("", "$me"):
             found[0][1].say(message)
-            return
-        if reply_to:
+        elif reply_to:
             self._publish(reply_to, message)
 
     def _publish(self, reply_to: str, message: bytes) -> None:
@@ -563,16 +539,21 @@ def _read(message: bytes, link: IncomingLink) -> tuple[Request, str, object]:
     value = Reader(body).value() if body else None
     content = value.value if isinstance(value, Described) else None
     request = Request(link.context, head, to_neutral(content))
-    reply_to = head.property_field(REPLY_TO)
     correlation = head.property_field(CORRELATION_ID)
     if correlation is None:
         correlation = head.property_field(MESSAGE_ID)
-    return request, str(reply_to) if isinstance(reply_to, str) else "", correlation
+    return request, _text_of(head, REPLY_TO), correlation
+
+
+def _text_of(head: Head, field: int) -> str:
+    value = head.property_field(field)
+    return str(value) if isinstance(value, str) else ""
 
 
 def _written(reply: Reply, reply_to: str, correlation: object, is_by_path: bool) -> bytes:
     head = Head()
     subject = str(reply.status) if is_by_path else None
     head.properties = [None, None, reply_to or None, subject, None, correlation]
-    head.application = Map(reply.properties(is_by_path))
+    status: list[tuple[object, object]] = [("statusCode", Int(reply.status)), ("statusDescription", reply.description)]
+    head.application = Map([("http:response", "1.1")] if is_by_path else status)
     return head.encode() + bytes((0x00, 0x53, VALUE)) + encode_value(reply.body)

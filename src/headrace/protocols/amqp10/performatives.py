@@ -126,9 +126,7 @@ class Discharge(Composite):
         self.fail = fail
 
 
-LINK_DETACH: Final = "link-detach"
 SESSION_END: Final = "session-end"
-CONNECTION_CLOSE: Final = "connection-close"
 NEVER: Final = "never"
 
 NOT_DURABLE: Final = 0
@@ -382,38 +380,34 @@ class _Kind:
 
 @final
 class _Field:
-    """One field of a table."""
+    """One field of a table, from a word `<name>:<kind>`, then perhaps `!`, `?` and `><attribute>`."""
 
     __slots__ = ("attribute", "is_required", "kind", "name", "omits_empty")
 
-    def __init__(self, name: str, kind: _Kind, attribute: str, is_required: bool, omits_empty: bool) -> None:
-        self.name = name
-        self.kind = kind
-        self.attribute = attribute
-        self.is_required = is_required
-        self.omits_empty = omits_empty
+    def __init__(self, word: str) -> None:
+        self.name, _, rest = word.partition(":")
+        kind, _, attribute = rest.partition(">")
+        self.attribute = attribute or self.name.replace("-", "_")
+        self.kind = _KINDS[kind.rstrip("!?")]
+        self.is_required = kind.endswith("!")
+        self.omits_empty = kind.endswith("?")
         """True if zero, false and empty values are written as null."""
 
 
 @final
 class _Table:
-    """The fields of one class in their order; None for a field that is neither read nor written."""
+    """The fields of one class in their order; None for a field that is neither read nor written, `-` in the words."""
 
     __slots__ = ("descriptor", "fields", "make", "name", "trims_nulls")
 
     def __init__(
-        self,
-        descriptor: int,
-        name: str,
-        make: Callable[[], Composite],
-        *fields: _Field | None,
-        trims_nulls: bool = False,
+        self, descriptor: int, name: str, make: Callable[[], Composite], words: str = "", trims_nulls: bool = False
     ) -> None:
         self.descriptor = descriptor
         self.name = name
         self.make = make
         """Makes a value with the default of each field."""
-        self.fields = fields
+        self.fields = [None if word == "-" else _Field(word) for word in words.split()]
         self.trims_nulls = trims_nulls
         """True if the value loses the nulls at its end inside another one. Stored termini keep them."""
 
@@ -460,14 +454,6 @@ def _is_empty(value: object) -> bool:
     return not value.pairs if isinstance(value, Map) else not value
 
 
-def _field(name: str, kind: _Kind, attribute: str = "", omits_empty: bool = False) -> _Field:
-    return _Field(name, kind, attribute or name.replace("-", "_"), False, omits_empty)
-
-
-def _required(name: str, kind: _Kind, attribute: str = "") -> _Field:
-    return _Field(name, kind, attribute or name.replace("-", "_"), True, False)
-
-
 def _read_symbols(value: str | Array) -> list[str]:
     """Take one symbol or an array of symbols."""
     items = value.items if isinstance(value, Array) else [value]
@@ -485,214 +471,112 @@ def _write_uint(value: int) -> UInt | None:
     return UInt(value) if value >= 0 else None
 
 
+def _number(write: Callable[..., object]) -> _Kind:
+    return _Kind("an unsigned number", (UInt, UShort, UByte, ULong), int, write)
+
+
+def _nested_kind(read: Callable[..., object]) -> _Kind:
+    return _Kind("a described value", (Described,), read, lambda value: value.described())
+
+
 def _read_error(value: Described) -> Composite | None:
-    return _ERROR.decode(value.value) if isinstance(value.value, list) else None
+    return _TABLES[Error].decode(value.value) if isinstance(value.value, list) else None
 
 
-def _read_outcome(value: Described) -> "Outcome | None":
-    return outcome_in(state_of(value))
-
-
-def _write_nested(value: Composite) -> Described:
-    return value.described()
-
-
-_NUMBERS: Final = (UInt, UShort, UByte, ULong)
-_TEXT: Final = _Kind("a string", (str,), str)
-_SYMBOL: Final = _Kind("a string", (str,), str, Symbol)
-_SYMBOLS: Final = _Kind("symbols", (str, Array), _read_symbols, _write_symbols)
-_BINARY: Final = _Kind("binary", (bytes,))
-_UBYTE: Final = _Kind("an unsigned number", _NUMBERS, int, UByte)
-_USHORT: Final = _Kind("an unsigned number", _NUMBERS, int, UShort)
-_UINT: Final = _Kind("an unsigned number", _NUMBERS, int, _write_uint)
-_ULONG: Final = _Kind("an unsigned number", _NUMBERS, int, ULong)
-_FLAG: Final = _Kind("true or false", (bool,))
-_MAP: Final = _Kind("a map", (Map,))
-_NESTED: Final = "a described value"
-_AN_ERROR: Final = _Kind(_NESTED, (Described,), _read_error, _write_nested)
-_A_STATE: Final = _Kind(_NESTED, (Described,), lambda value: state_of(value), _write_nested)
-_AN_OUTCOME: Final = _Kind(_NESTED, (Described,), _read_outcome, _write_nested)
-_A_SOURCE: Final = _Kind(_NESTED, (Described,), lambda value: source_of(value), _write_nested)
-_A_TARGET: Final = _Kind(_NESTED, (Described,), lambda value: target_of(value), _write_nested)
-
-_TERMINUS_FIELDS: Final = (
-    _field("address", _TEXT),
-    _field("durable", _UINT),
-    _field("expiry-policy", _SYMBOL),
-    _field("timeout", _UINT),
-    _field("dynamic", _FLAG),
-    _field("dynamic-node-properties", _MAP, "node_properties", omits_empty=True),
+_KINDS: Final = {
+    "text": _Kind("a string", (str,), str),
+    "symbol": _Kind("a string", (str,), str, Symbol),
+    "symbols": _Kind("symbols", (str, Array), _read_symbols, _write_symbols),
+    "binary": _Kind("binary", (bytes,)),
+    "ubyte": _number(UByte),
+    "ushort": _number(UShort),
+    "uint": _number(_write_uint),
+    "ulong": _number(ULong),
+    "flag": _Kind("true or false", (bool,)),
+    "map": _Kind("a map", (Map,)),
+    "error": _nested_kind(_read_error),
+    "state": _nested_kind(lambda value: state_of(value)),
+    "outcome": _nested_kind(lambda value: outcome_in(state_of(value))),
+    "source": _nested_kind(lambda value: source_of(value)),
+    "target": _nested_kind(lambda value: target_of(value)),
+}
+_TERMINUS: Final = (
+    "address:text durable:uint expiry-policy:symbol timeout:uint dynamic:flag"
+    " dynamic-node-properties:map?>node_properties"
 )
-_ERROR: Final = _Table(
-    frames.ERROR,
-    "an error",
-    lambda: Error(""),
-    _field("condition", _SYMBOL),
-    _field("description", _TEXT, omits_empty=True),
-    _field("info", _MAP),
+_SOURCE: Final = "distribution-mode:symbol? filter:map? default-outcome:state outcomes:symbols capabilities:symbols"
+_OPEN: Final = (
+    "container-id:text! hostname:text max-frame-size:uint channel-max:ushort idle-time-out:uint?>idle_timeout"
+    " - - offered-capabilities:symbols>offered desired-capabilities:symbols>desired properties:map?"
 )
+_BEGIN: Final = (
+    "remote-channel:ushort next-outgoing-id:uint! incoming-window:uint! outgoing-window:uint! handle-max:uint"
+)
+_ATTACH: Final = (
+    "name:text! handle:uint! role:flag!>is_receiver"
+    " snd-settle-mode:ubyte>sender_settles rcv-settle-mode:ubyte>receiver_settles source:source target:target"
+    " unsettled:map incomplete-unsettled:flag? initial-delivery-count:uint max-message-size:ulong?"
+    " offered-capabilities:symbols - properties:map?"
+)
+_FLOW: Final = (
+    "next-incoming-id:uint incoming-window:uint! next-outgoing-id:uint! outgoing-window:uint! handle:uint"
+    " delivery-count:uint link-credit:uint available:uint drain:flag? echo:flag?"
+)
+_TRANSFER: Final = (
+    "handle:uint! delivery-id:uint>id delivery-tag:binary>tag message-format:uint settled:flag more:flag?"
+    " rcv-settle-mode:ubyte>receiver_settles state:state resume:flag? aborted:flag? batchable:flag?"
+)
+_DISPOSITION: Final = "role:flag!>is_receiver first:uint! last:uint>range_end settled:flag state:state"
+_MODIFIED: Final = "delivery-failed:flag undeliverable-here:flag message-annotations:map>annotations"
+_STATE: Final = "a delivery state"
+_OF_TRANSACTION: Final = "a state of a transaction"
 
 _TABLES: Final[dict[type, _Table]] = {
-    Error: _ERROR,
+    Error: _Table(frames.ERROR, "an error", lambda: Error(""), "condition:symbol description:text? info:map"),
     Received: _Table(
-        frames.RECEIVED,
-        "a delivery state",
-        lambda: Received(0, 0),
-        _field("section-number", _UINT, "section"),
-        _field("section-offset", _ULONG, "offset"),
+        frames.RECEIVED, _STATE, lambda: Received(0, 0), "section-number:uint>section section-offset:ulong>offset"
     ),
-    Accepted: _Table(frames.ACCEPTED, "a delivery state", lambda: ACCEPTED),
-    Rejected: _Table(frames.REJECTED, "a delivery state", Rejected, _field("error", _AN_ERROR), trims_nulls=True),
-    Released: _Table(frames.RELEASED, "a delivery state", lambda: RELEASED),
-    Modified: _Table(
-        frames.MODIFIED,
-        "a delivery state",
-        Modified,
-        _field("delivery-failed", _FLAG),
-        _field("undeliverable-here", _FLAG),
-        _field("message-annotations", _MAP, "annotations"),
-    ),
-    Declared: _Table(
-        frames.DECLARED,
-        "a state of a transaction",
-        lambda: Declared(b""),
-        _required("txn-id", _BINARY, "transaction"),
-    ),
+    Accepted: _Table(frames.ACCEPTED, _STATE, lambda: ACCEPTED),
+    Rejected: _Table(frames.REJECTED, _STATE, Rejected, "error:error", trims_nulls=True),
+    Released: _Table(frames.RELEASED, _STATE, lambda: RELEASED),
+    Modified: _Table(frames.MODIFIED, _STATE, Modified, _MODIFIED),
+    Declared: _Table(frames.DECLARED, _OF_TRANSACTION, lambda: Declared(b""), "txn-id:binary!>transaction"),
     Transactional: _Table(
         frames.TRANSACTIONAL_STATE,
-        "a state of a transaction",
+        _OF_TRANSACTION,
         lambda: Transactional(b""),
-        _required("txn-id", _BINARY, "transaction"),
-        _field("outcome", _AN_OUTCOME),
+        "txn-id:binary!>transaction outcome:outcome",
         trims_nulls=True,
     ),
     Declare: _Table(frames.DECLARE, "declare", Declare),
-    Discharge: _Table(
-        frames.DISCHARGE, "discharge", Discharge, _field("txn-id", _BINARY, "transaction"), _field("fail", _FLAG)
-    ),
-    Source: _Table(
-        frames.SOURCE,
-        "a source",
-        Source,
-        *_TERMINUS_FIELDS,
-        _field("distribution-mode", _SYMBOL, omits_empty=True),
-        _field("filter", _MAP, omits_empty=True),
-        _field("default-outcome", _A_STATE),
-        _field("outcomes", _SYMBOLS),
-        _field("capabilities", _SYMBOLS),
-    ),
-    Target: _Table(frames.TARGET, "a target", Target, *_TERMINUS_FIELDS, _field("capabilities", _SYMBOLS)),
-    Coordinator: _Table(frames.COORDINATOR, "a coordinator", lambda: Coordinator([]), _field("capabilities", _SYMBOLS)),
-    Open: _Table(
-        frames.OPEN,
-        "open",
-        lambda: Open(""),
-        _required("container-id", _TEXT),
-        _field("hostname", _TEXT),
-        _field("max-frame-size", _UINT),
-        _field("channel-max", _USHORT),
-        _field("idle-time-out", _UINT, "idle_timeout", omits_empty=True),
-        None,  # outgoing-locales
-        None,  # incoming-locales
-        _field("offered-capabilities", _SYMBOLS, "offered"),
-        _field("desired-capabilities", _SYMBOLS, "desired"),
-        _field("properties", _MAP, omits_empty=True),
-    ),
-    Begin: _Table(
-        frames.BEGIN,
-        "begin",
-        lambda: Begin(None, 0, 0, 0),
-        _field("remote-channel", _USHORT),
-        _required("next-outgoing-id", _UINT),
-        _required("incoming-window", _UINT),
-        _required("outgoing-window", _UINT),
-        _field("handle-max", _UINT),
-    ),
-    Attach: _Table(
-        frames.ATTACH,
-        "attach",
-        lambda: Attach("", 0, True),
-        _required("name", _TEXT),
-        _required("handle", _UINT),
-        _required("role", _FLAG, "is_receiver"),
-        _field("snd-settle-mode", _UBYTE, "sender_settles"),
-        _field("rcv-settle-mode", _UBYTE, "receiver_settles"),
-        _field("source", _A_SOURCE),
-        _field("target", _A_TARGET),
-        _field("unsettled", _MAP),
-        _field("incomplete-unsettled", _FLAG, omits_empty=True),
-        _field("initial-delivery-count", _UINT),
-        _field("max-message-size", _ULONG, omits_empty=True),
-        _field("offered-capabilities", _SYMBOLS),
-        None,  # desired-capabilities
-        _field("properties", _MAP, omits_empty=True),
-    ),
-    Flow: _Table(
-        frames.FLOW,
-        "flow",
-        Flow,
-        _field("next-incoming-id", _UINT),
-        _required("incoming-window", _UINT),
-        _required("next-outgoing-id", _UINT),
-        _required("outgoing-window", _UINT),
-        _field("handle", _UINT),
-        _field("delivery-count", _UINT),
-        _field("link-credit", _UINT),
-        _field("available", _UINT),
-        _field("drain", _FLAG, omits_empty=True),
-        _field("echo", _FLAG, omits_empty=True),
-    ),
-    Transfer: _Table(
-        frames.TRANSFER,
-        "transfer",
-        lambda: Transfer(0, 0),
-        _required("handle", _UINT),
-        _field("delivery-id", _UINT, "id"),
-        _field("delivery-tag", _BINARY, "tag"),
-        _field("message-format", _UINT),
-        _field("settled", _FLAG),
-        _field("more", _FLAG, omits_empty=True),
-        _field("rcv-settle-mode", _UBYTE, "receiver_settles"),
-        _field("state", _A_STATE),
-        _field("resume", _FLAG, omits_empty=True),
-        _field("aborted", _FLAG, omits_empty=True),
-        _field("batchable", _FLAG, omits_empty=True),
-    ),
+    Discharge: _Table(frames.DISCHARGE, "discharge", Discharge, "txn-id:binary>transaction fail:flag"),
+    Source: _Table(frames.SOURCE, "a source", Source, f"{_TERMINUS} {_SOURCE}"),
+    Target: _Table(frames.TARGET, "a target", Target, f"{_TERMINUS} capabilities:symbols"),
+    Coordinator: _Table(frames.COORDINATOR, "a coordinator", lambda: Coordinator([]), "capabilities:symbols"),
+    Open: _Table(frames.OPEN, "open", lambda: Open(""), _OPEN),
+    Begin: _Table(frames.BEGIN, "begin", lambda: Begin(None, 0, 0, 0), _BEGIN),
+    Attach: _Table(frames.ATTACH, "attach", lambda: Attach("", 0, True), _ATTACH),
+    Flow: _Table(frames.FLOW, "flow", Flow, _FLOW),
+    Transfer: _Table(frames.TRANSFER, "transfer", lambda: Transfer(0, 0), _TRANSFER),
     Disposition: _Table(
-        frames.DISPOSITION,
-        "disposition",
-        lambda: Disposition(0, False, 0, 0, False, None),
-        _required("role", _FLAG, "is_receiver"),
-        _required("first", _UINT),
-        _field("last", _UINT, "range_end"),
-        _field("settled", _FLAG),
-        _field("state", _A_STATE),
+        frames.DISPOSITION, "disposition", lambda: Disposition(0, False, 0, 0, False, None), _DISPOSITION
     ),
-    Detach: _Table(
-        frames.DETACH,
-        "detach",
-        lambda: Detach(0, False),
-        _required("handle", _UINT),
-        _field("closed", _FLAG),
-        _field("error", _AN_ERROR),
-    ),
-    End: _Table(frames.END, "end", End, _field("error", _AN_ERROR)),
-    Close: _Table(frames.CLOSE, "close", Close, _field("error", _AN_ERROR)),
+    Detach: _Table(frames.DETACH, "detach", lambda: Detach(0, False), "handle:uint! closed:flag error:error"),
+    End: _Table(frames.END, "end", End, "error:error"),
+    Close: _Table(frames.CLOSE, "close", Close, "error:error"),
     SaslMechanisms: _Table(
         frames.SASL_MECHANISMS,
         "sasl-mechanisms",
         lambda: SaslMechanisms([]),
-        _required("sasl-server-mechanisms", _SYMBOLS, "mechanisms"),
+        "sasl-server-mechanisms:symbols!>mechanisms",
     ),
     SaslInit: _Table(
         frames.SASL_INIT,
         "sasl-init",
         lambda: SaslInit("", None),
-        _required("mechanism", _SYMBOL),
-        _field("initial-response", _BINARY, "response"),
-        _field("hostname", _TEXT),
+        "mechanism:symbol! initial-response:binary>response hostname:text",
     ),
-    SaslOutcome: _Table(frames.SASL_OUTCOME, "sasl-outcome", lambda: SaslOutcome(0), _required("code", _UBYTE)),
+    SaslOutcome: _Table(frames.SASL_OUTCOME, "sasl-outcome", lambda: SaslOutcome(0), "code:ubyte!"),
 }
 
 

@@ -1,11 +1,11 @@
-"""Senders of the peer: the answer to their attach, and their messages to core's publish. Pieces and credit: links.py.
+"""Senders of the peer: the answer to their attach, and their messages to core's publish. Pieces and credit: session.py.
 
 A sender hears `accepted` when the commit of its message is durable.
 """
 
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from headrace.core.routing.address import is_address
 from headrace.core.transaction import Publish
@@ -15,7 +15,6 @@ from headrace.protocols.amqp10 import addresses, frames
 from headrace.protocols.amqp10.addresses import Node, parse_node, queue_path
 from headrace.protocols.amqp10.context import PROTOCOL, ConnectionContext
 from headrace.protocols.amqp10.coordinator import CoordinatorSink
-from headrace.protocols.amqp10.links import Incoming, IncomingLink, Link, Sink
 from headrace.protocols.amqp10.management import ManagementSink
 from headrace.protocols.amqp10.performatives import (
     ACCEPTED,
@@ -27,12 +26,10 @@ from headrace.protocols.amqp10.performatives import (
     Transactional,
     error_for,
 )
+from headrace.protocols.amqp10.session import Incoming, IncomingLink, Link, Session, Sink
 from headrace.wire.amqp10 import SUBJECT, TO, USER_ID, Head, annotation_keys, expires_us, scan_head, split
 from headrace.wire.encodings import decode_headers
 from headrace.wire.types import Map
-
-if TYPE_CHECKING:
-    from headrace.protocols.amqp10.session import Session
 
 DEFAULT_PRIORITY: Final = 4
 _TEMPORARY_TOPICS: Final = "temporary/"
@@ -56,7 +53,7 @@ _MAX_MILLISECONDS: Final = 1 << 50
 # -- attaching -------------------------------------------------------------------------------------------------------
 
 
-def attach_sender(session: "Session", attach: Attach) -> Link:
+def attach_sender(session: Session, attach: Attach) -> Link:
     """Attach a link from a sender, and answer. Raises HeadraceError kinds if it cannot be."""
     target = attach.target
     if target is None:
@@ -73,7 +70,7 @@ def attach_sender(session: "Session", attach: Attach) -> Link:
     return link
 
 
-def _sink_of(session: "Session", target: Target) -> Sink:
+def _sink_of(session: Session, target: Target) -> Sink:
     context = session.context
     if target.dynamic and "temporary-topic" in target.capabilities:
         target.address = _TEMPORARY_TOPICS + secrets.token_urlsafe(12)

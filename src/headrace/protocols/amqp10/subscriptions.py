@@ -1,10 +1,10 @@
-"""Receivers of the peer: the answer to their attach, deliveries as messages, settlements, browsers. Credit: links.py.
+"""Receivers of the peer: the answer to their attach, deliveries as messages, settlements, browsers. Credit: session.py.
 
 context.py says which queue, group and position a source means.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from headrace.core.broker import Broker
 from headrace.core.queue.dispatch import Delivery, Found
@@ -18,7 +18,6 @@ from headrace.model import Source as MessageSource
 from headrace.protocols.amqp10 import addresses, frames
 from headrace.protocols.amqp10.addresses import parse_node, queue_path, request_of
 from headrace.protocols.amqp10.context import ConnectionContext, Reading
-from headrace.protocols.amqp10.links import Link, Origin, OutgoingLink
 from headrace.protocols.amqp10.management import Replies
 from headrace.protocols.amqp10.performatives import (
     RELEASED,
@@ -29,6 +28,7 @@ from headrace.protocols.amqp10.performatives import (
     Rejected,
     Source,
 )
+from headrace.protocols.amqp10.session import Link, Origin, OutgoingLink, Session
 from headrace.selector import Selector
 from headrace.wire.amqp10 import (
     TO,
@@ -46,9 +46,6 @@ from headrace.wire.amqp10 import (
 from headrace.wire.encodings import encode_properties, properties_of
 from headrace.wire.types import Map
 
-if TYPE_CHECKING:
-    from headrace.protocols.amqp10.session import Session
-
 STREAM_OFFSET: Final = "x-stream-offset"
 _MAX_ROUTED: Final = 256
 _OUTCOMES: Final = ["amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list"]
@@ -58,7 +55,7 @@ _COPY: Final = "copy"
 # -- attaching -------------------------------------------------------------------------------------------------------
 
 
-def attach_receiver(session: "Session", attach: Attach) -> Link:
+def attach_receiver(session: Session, attach: Attach) -> Link:
     """Attach a link to a receiver, and answer. Raises HeadraceError kinds if it cannot be."""
     context, sources = session.context, session.context.host.sources
     key = (context.container_id, attach.name)
@@ -94,7 +91,7 @@ def _place_of(origin: Origin, source: Source) -> tuple[str, str] | None:
     return group.queue.name, group.name
 
 
-def _attach_found(session: "Session", attach: Attach) -> Link:
+def _attach_found(session: Session, attach: Attach) -> Link:
     """Attach a link to a durable subscription that its receiver looks up to end it. The link delivers nothing."""
     reading, attach.source = session.context.find_subscription(attach.name)
     origin = Subscription(session.context, reading)
@@ -104,7 +101,7 @@ def _attach_found(session: "Session", attach: Attach) -> Link:
     return link
 
 
-def _origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
+def _origin_of(session: Session, attach: Attach, source: Source) -> Origin:
     """Make the origin of a link's messages. Raises HeadraceError kinds if they cannot come from there."""
     context = session.context
     if source.dynamic:

@@ -348,7 +348,7 @@ class Connection(Handler):
             raise ProtocolError(
                 QUOTA_EXCEEDED, f"user '{account.name}' has {account.connections} connections and may have no more"
             )
-        self._receiver = receiver = Receiver(self, wire, host, self._server, connect, client)
+        self._receiver = receiver = Receiver(self.end, wire, host, self._server, connect, client)
         self._decoder.max_packet_bytes = self._server.max_packet_bytes
         will = handshake.will(client)
         lifetime_s = handshake.lifetime_s

@@ -1,6 +1,6 @@
 """A connected client as a receiver: messages of its session, shared and retained ones as packets. No requests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.client import Client
@@ -31,7 +31,6 @@ from headrace.wire.mqtt5 import REASON_STRING, PropertyList
 
 if TYPE_CHECKING:
     from headrace.net.connection import Wire
-    from headrace.protocols.mqtt.connection import Connection
     from headrace.protocols.mqtt.subscriptions import QueueReader
 
 
@@ -48,7 +47,6 @@ class Receiver(Subscriber):
 
     __slots__ = (
         "_clock",
-        "_connection",
         "_consumers",
         "_is_full",
         "_replaying",
@@ -65,6 +63,7 @@ class Receiver(Subscriber):
         "outbox",
         "prefetch",
         "readers",
+        "refuse",
         "session",
         "version",
         "wants_reasons",
@@ -72,11 +71,18 @@ class Receiver(Subscriber):
     )
 
     def __init__(
-        self, connection: "Connection", wire: "Wire", host: Host, server: Server, connect: Connect, client: Client
+        self,
+        refuse: Callable[[ProtocolError], None],
+        wire: "Wire",
+        host: Host,
+        server: Server,
+        connect: Connect,
+        client: Client,
     ) -> None:
         self.session = None
         self.client = client
-        self._connection = connection
+        self.refuse = refuse
+        """Ends the connection for a reason."""
         self.wire = wire
         self.host = host
         self.limits = limits = server.limits
@@ -147,10 +153,6 @@ class Receiver(Subscriber):
         properties = PropertyList()
         properties.texts[REASON_STRING] = text
         return properties
-
-    def refuse(self, error: ProtocolError) -> None:
-        """End the connection for a reason."""
-        self._connection.end(error)
 
     # -- deliveries --------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from headrace.spark.options import RAW_PROPERTIES
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.run import Progress, Tell, Watch, open_state, refusals, say_nothing, start_query, wait
 
@@ -44,7 +45,11 @@ def run_archive(spark: SparkSession, settings: ArchiveSettings, tell: Tell = say
 def start_archive(spark: SparkSession, settings: ArchiveSettings) -> Watch:
     """Start archiving and return. The archive contains its state, so that both are moved and removed together."""
     state = open_state(settings.directory / STATE, settings.name, {"kind": "archive"})
-    options = {"includeHeaders": "true", "maxBytesPerTrigger": settings.max_bytes}
+    options = {
+        "includeHeaders": "true",
+        "includeProperties": RAW_PROPERTIES,
+        "maxBytesPerTrigger": settings.max_bytes,
+    }
     if settings.endpoint.is_broker and settings.group:
         options["consumerGroup"] = settings.group
     with refusals(f"pipeline {settings.name!r}"):

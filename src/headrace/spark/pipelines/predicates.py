@@ -45,6 +45,8 @@ Formula = Callable[["Table"], Mask | None]
 
 _FIELD: Final = "field"
 _HEADER: Final = "header"
+_NOT_ALIKE: Final = ("delivery_mode",)
+"""Columns with another meaning than the fields of filters: AMQP 1.0 has a default for this one."""
 _OPPOSITE: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
@@ -98,7 +100,7 @@ class PredicateSet:
 def check_columns(selector: Selector) -> None:
     """Check that a log's table has all inputs of a filter. Raises Refused."""
     for name in sorted(selector.fields):
-        if name not in FRAME.names:
+        if name not in FRAME.names or name in _NOT_ALIKE:
             raise Refused(f"the filter {selector.text!r} reads {name}, which a log's table does not have")
 
 

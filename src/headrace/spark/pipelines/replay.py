@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.errors import Refused
 from headrace.selector import parse, to_spark_sql
+from headrace.spark.options import RAW_PROPERTIES
 from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, files_at
 from headrace.spark.pipelines.run import Progress, State, Tell, open_state, read_json, refusals, say_nothing, write_json
+from headrace.spark.place import RAW, schema_of
 
 STEP_MESSAGES: Final = 50_000
 STEP_SECONDS: Final = 1.0
@@ -43,6 +45,8 @@ class ReplaySettings:
     """A filter expression, as queues have them."""
     rate: int = 0
     """The most messages a second; 0 for no limit."""
+    mark: bool = False
+    """Whether headers say where each message was, and when."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,11 @@ def _messages(spark: SparkSession, settings: ReplaySettings) -> DataFrame:
     """Return the messages of the settings, before the filter."""
     if not settings.archive:
         options = {"includeHeaders": "true", "startingOffsets": settings.starting, "endingOffsets": settings.ending}
-        return settings.endpoint.read(spark, settings.queues, **options)
-    frame = spark.read.parquet(files_at(settings.archive))
+        return settings.endpoint.read(spark, settings.queues, includeProperties=RAW_PROPERTIES, **options)
+    frame = spark.read.option("mergeSchema", "true").parquet(files_at(settings.archive))
+    for name in RAW:
+        if name not in frame.columns:  # an archive of a release before these columns
+            frame = frame.withColumn(name, F.lit(None).cast(schema_of([name])[name].dataType))
     if settings.queues:
         names = [name.strip() for name in settings.queues.split(",")]
         frame = frame.where(F.col("queue").isin(names))
@@ -141,7 +148,7 @@ def _replay(frame: DataFrame, steps: Iterator[Step], settings: ReplaySettings, s
         ).cache()
         try:
             messages += chosen.count()
-            store_again(chosen, settings.endpoint, settings.queue, f"replay-{state.id}-{_id(step)}")
+            _store_again(chosen, settings, f"replay-{state.id}-{_id(step)}")
         finally:
             chosen.unpersist()
         batches += 1
@@ -156,18 +163,31 @@ def _id(step: Step) -> str:
     return f"{step.queue.encode().hex()[:80]}-{step.start}-{step.stop}"
 
 
-def store_again(frame: DataFrame, endpoint: Endpoint, queue: str, transaction: str, **options: str) -> None:
-    """Store messages of one queue by offset, with their original place and time in the headers."""
+def _store_again(frame: DataFrame, settings: ReplaySettings, transaction: str) -> None:
+    """Store messages of one queue by offset, with their properties byte for byte, and with their time to live."""
+    is_old = F.col("encoding").isNull()  # without stored properties: what the columns say of them
+    headers = F.when(is_old, F.col("headers"))
+    if settings.mark:
+        headers = _marked(headers)
+    life_us = F.unix_micros("expires_at") - F.unix_micros("timestamp")
+    rows = frame.coalesce(1).sortWithinPartitions("offset")
+    rows = rows.select(
+        "payload", "topic", headers.alias("headers"), F.when(is_old, F.col("content_type")).alias("content_type"),
+        "priority", F.floor(life_us / 1000).alias("expires_in_ms"), *RAW,
+    )  # fmt: skip
+    writer = rows.write.format(FORMAT).options(**settings.endpoint.options).option("transactionId", transaction)
+    writer.mode("append").save(settings.queue)
+
+
+def _marked(headers: Column) -> Column:
+    """Return headers with the original place and time of their message."""
     original = F.create_map(
         F.lit(ORIGINAL_TIMESTAMP), F.date_format("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"),
         F.lit(ORIGINAL_QUEUE), F.col("queue"),
         F.lit(ORIGINAL_OFFSET), F.col("offset").cast("string"),
     )  # fmt: skip
-    kept = F.map_filter(
-        F.coalesce("headers", F.create_map().cast("map<string,string>")),
+    others = F.map_filter(
+        F.coalesce(headers, F.create_map().cast("map<string,string>")),
         lambda name, _: ~name.isin(ORIGINAL_TIMESTAMP, ORIGINAL_QUEUE, ORIGINAL_OFFSET),
     )
-    rows = frame.coalesce(1).sortWithinPartitions("offset")
-    rows = rows.select("payload", "topic", F.map_concat(kept, original).alias("headers"), "content_type", "priority")
-    writer = rows.write.format(FORMAT).options(**endpoint.options).option("transactionId", transaction)
-    writer.options(**options).mode("append").save(queue)
+    return F.map_concat(others, original)

@@ -163,7 +163,13 @@ def _distance(end: str, latest: str) -> int:
         return 0
     if not isinstance(reached, dict) or not isinstance(there, dict):
         return 0
-    return sum(max(0, int(offset) - int(reached.get(queue, 0))) for queue, offset in there.items())
+    return sum(max(0, _next(there[queue]) - _next(reached.get(queue, 0))) for queue in there)
+
+
+def _next(value: object) -> int:
+    """Return the offset of the next message of a queue in an offset of the data source; 0 in a claim's."""
+    offset = value.get("next", 0) if isinstance(value, Mapping) else value
+    return offset if isinstance(offset, int) else 0
 
 
 # -- start and end -----------------------------------------------------------------------------------------------------

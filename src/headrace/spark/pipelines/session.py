@@ -26,7 +26,7 @@ import mypy_extensions
 from pyspark.sql import SparkSession
 
 from headrace import errors
-from headrace.errors import Unavailable
+from headrace.errors import Refused, Unavailable, missing_extra
 from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
 from headrace.spark.source import HeadraceDataSource
@@ -73,11 +73,15 @@ logger.sources.level = off
 
 
 def open_session(
-    master: str = LOCAL, name: str = "headrace", settings: Mapping[str, str] | None = None
+    master: str = LOCAL,
+    name: str = "headrace",
+    settings: Mapping[str, str] | None = None,
+    queries: Iterable[str] = (),
 ) -> SparkSession:
     """Open a session at this master: `local[*]`, `spark://host:7077` or `sc://host:15002`.
 
-    Raises Unavailable with what to install or start.
+    Raises Unavailable with what to install or start. Raises Refused when Spark's parser does not take one of the
+    queries, which is known before Spark itself starts; a server of Spark Connect parses them later.
     """
     for logger in _LOGGERS:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
@@ -86,16 +90,42 @@ def open_session(
     home = make_scratch()
     ensure_java()
     _prepare_environment(master, home)
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**_settings(master, home), **(settings or {})}.items():
-        builder = builder.config(key, value)
+    chosen = {"spark.master": master, "spark.app.name": name, **_settings(master, home), **(settings or {})}
     if not master.startswith("local"):
-        builder = builder.config("spark.submit.pyFiles", str(pack(home)))
+        chosen["spark.submit.pyFiles"] = str(pack(home))
+    builder = SparkSession.builder
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
     try:
         with _safe_path(master):
+            _parse(queries, chosen)
             return builder.getOrCreate()
+    except Refused:
+        raise
     except Exception as error:
         raise Unavailable(f"Spark cannot be started at {master}: {error}") from error
+
+
+def _parse(queries: Iterable[str], settings: Mapping[str, str]) -> None:
+    """Parse queries in the Java process that the session uses later. Raises Refused."""
+    waiting = list(queries)
+    if not waiting:
+        return
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark import SparkConf, SparkContext
+
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        conf.set(key, value)
+    SparkContext._ensure_initialized(conf=conf)
+    assert SparkContext._jvm is not None
+    parser = SparkContext._jvm.org.apache.spark.sql.catalyst.parser.CatalystSqlParser()
+    for query in waiting:
+        try:
+            parser.parsePlan(query)
+        except Py4JJavaError as error:
+            lines = [line for line in str(error.java_exception.getMessage()).splitlines() if line.strip()]
+            raise Refused(f"the query cannot be read: {' '.join(lines[:1])}") from error
 
 
 @contextmanager
@@ -175,7 +205,6 @@ def _settings(master: str, home: Path) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     }
     if master.startswith("local"):
@@ -190,7 +219,7 @@ def _settings(master: str, home: Path) -> dict[str, str]:
 
 def _connect(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
     if importlib.util.find_spec("grpc") is None:
-        raise Unavailable("Spark Connect needs more packages: pip install 'headrace[connect]'")
+        raise missing_extra("Spark Connect", "connect", ImportError(name="grpc"))
     _check_reachable(master)
     builder = SparkSession.builder.remote(master).appName(name)
     chosen = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.maxRecordsPerBatch": "20000", **settings}

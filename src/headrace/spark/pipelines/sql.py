@@ -32,7 +32,7 @@ from headrace.spark.pipelines.run import (
 )
 from headrace.spark.pipelines.session import close_separate, is_connect, separate
 from headrace.spark.place import open_place
-from headrace.spark.writer import COLUMNS
+from headrace.spark.writer import COLUMNS, TARGETS
 
 SAMPLE_MESSAGES: Final = 1000
 SAMPLE_QUEUES: Final = 10
@@ -132,7 +132,7 @@ def _sample(spark: SparkSession, endpoint: Endpoint, queues: str) -> Iterator[st
     options = read_options({**endpoint.options, "path": queues})
     place = open_place(options)
     try:
-        names = place.matching(options.queues)[:SAMPLE_QUEUES]
+        names = place.matching()[:SAMPLE_QUEUES]
         bounds = {name: place.bounds(name) for name in names}
     finally:
         place.close()
@@ -148,7 +148,7 @@ def as_messages(frame: DataFrame, known: Sequence[str]) -> DataFrame:
     if "payload" not in frame.columns:
         row = F.to_json(F.struct("*")).alias("payload")
         return frame.select(row, F.lit("application/json").alias("content_type"))
-    wanted = [name for name in frame.columns if name in COLUMNS or name not in known]
+    wanted = [name for name in frame.columns if (name in COLUMNS and name not in TARGETS) or name not in known]
     if "topic" in wanted and "routing_key" in wanted:
         wanted.remove("routing_key")
     return frame.select(*[F.col(f"`{name}`") for name in wanted])

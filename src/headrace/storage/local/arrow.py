@@ -1,12 +1,14 @@
 """Blocks as Arrow record batches, Arrow tables as blocks, and messages for many logs as one block. Imports pyarrow.
 
 The arrays of a record batch point into its block. A table to encode has the column `payload` (binary or text) and may
-have `topic` or `routing_key`, `headers` (map of texts), `content_type`, `priority`, `expires_in_ms` and `deliver_at`.
-No row is handled by itself. Spark's tasks load this module without librt, so functions that encode import it late.
+have `topic` or `routing_key`, `headers` (map of texts), `content_type`, `priority`, `expires_in_ms` and `deliver_at`,
+and `encoding` with `properties`: the bytes of a message that was read, to which a content type and headers are added.
+No row is handled by itself, but for these bytes. Spark's tasks load this module without librt, so functions that encode
+import it late.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
@@ -29,6 +31,7 @@ from headrace.storage.local.block import (
 )
 from headrace.storage.local.follower import SpanReader, place_in
 from headrace.storage.local.stored import JOURNAL, Span
+from headrace.wire.encodings import decode_properties, encode_properties
 
 if TYPE_CHECKING:
     from headrace.storage.local.staging import EncodedBlock, EncodedRows
@@ -274,8 +277,10 @@ _MAX_TIME_US: Final = 1 << 62
 _MAX_TOPIC_CHARACTERS: Final = 16_383
 _TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 _KNOWN: Final = (
-    "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "deliver_at",
+    "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "deliver_at", "encoding",
+    "properties",
 )  # fmt: skip
+_MAX_ENCODING: Final = 255
 
 
 @final
@@ -296,14 +301,39 @@ class Origin:
 def encode_table(table: pa.Table, origin: Origin) -> "Iterator[EncodedBlock]":
     """Encode the rows of a table as blocks of moderate size. Raises Refused when they are no messages."""
     _check_columns(table.schema)
-    rows = table.num_rows
     at = 0
-    while at < rows:
-        per_row = max(1, table.nbytes // max(1, rows))
-        count = max(1, min(BLOCK_ROWS, BLOCK_BYTES // per_row, rows - at))
-        (batch,) = table.slice(at, count).combine_chunks().to_batches()
-        yield _encode_batch(batch, origin, at)
-        at += count
+    for batch in table.combine_chunks().to_batches():
+        for piece in cut_batch(batch, BLOCK_BYTES, BLOCK_ROWS):
+            yield _encode_batch(piece, origin, at)
+            at += piece.num_rows
+
+
+def cut_batch(batch: pa.RecordBatch, most_bytes: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into pieces of at most that many bytes and rows; a larger row is a piece of its own."""
+    rows = batch.num_rows
+    at = 0
+    if rows and batch.nbytes > most_bytes:
+        ends = pc.cumulative_sum(_row_bytes(batch))
+        while at < rows:
+            before = ends[at - 1].as_py() if at else 0
+            fits = pc.sum(pc.less_equal(ends.slice(at, most_rows), before + most_bytes)).as_py() or 0
+            yield batch.slice(at, max(1, fits))
+            at += max(1, fits)
+        return
+    for at in range(0, rows, most_rows):
+        yield batch.slice(at, most_rows)
+
+
+def _row_bytes(batch: pa.RecordBatch) -> pa.Array:
+    """The size of each row: exact for texts and bytes, the mean of the batch for all other columns."""
+    rows = batch.num_rows
+    sizes = pa.repeat(pa.scalar(0, pa.int64()), rows)
+    others = batch.nbytes
+    for column in batch.columns:
+        if any([is_text(column.type) for is_text in _TEXTS]):
+            sizes = pc.add(sizes, pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()))
+            others -= column.nbytes
+    return pc.add(sizes, max(1, others // rows))
 
 
 def _check_columns(schema: pa.Schema) -> None:
@@ -316,6 +346,8 @@ def _check_columns(schema: pa.Schema) -> None:
             raise Refused(f"the column {field.name!r} is there twice")
     if "topic" in schema.names and "routing_key" in schema.names:
         raise Refused("give one of the columns topic and routing_key: they are the same")
+    if ("encoding" in schema.names) != ("properties" in schema.names):
+        raise Refused("give both of the columns encoding and properties: one says how to read the other")
 
 
 def _encode_batch(batch: pa.RecordBatch, origin: Origin, row: int) -> "EncodedBlock":
@@ -327,10 +359,14 @@ def _encode_batch(batch: pa.RecordBatch, origin: Origin, row: int) -> "EncodedBl
         raise Refused(f"the payload of row {row + first} is null; a message has one, if only an empty one")
     payload_at, data = var_length(payloads)
     columns = Columns(payload_at, data)
-    sources = _sources(batch, origin, columns)
+    encodings = _numbers(batch, "encoding", pa.int64())
+    sources = _sources(batch, origin, columns, encodings)
     first_expiry_us = _add_times(batch, origin, columns)
     _add_priority(batch, columns)
-    _add_properties(batch, columns)
+    if encodings is None:
+        _add_properties(batch, columns)
+    else:
+        _add_kept_properties(batch, columns)
     block = assemble_block(batch.num_rows, origin.time_us, sources, columns)
     return EncodedBlock(block, pc.max(pc.binary_length(payloads)).as_py(), first_expiry_us)
 
@@ -347,21 +383,38 @@ def _binary_column(batch: pa.RecordBatch, name: str) -> pa.Array:
         raise Refused(f"the column {name!r} cannot be stored: {error}") from error
 
 
-def _sources(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> list[Source]:
+def _sources(batch: pa.RecordBatch, origin: Origin, columns: Columns, encodings: pa.Array | None) -> list[Source]:
     name = next((name for name in ("topic", "routing_key") if name in batch.schema.names), "")
-    if not name:
-        return [Source(origin.topic, origin.exchange, origin.client_id, origin.protocol, NATIVE)]
+    topics, index = _topics(batch, name, origin.topic) if name else ([origin.topic], None)
+    numbers: list[int] = [NATIVE] * len(topics)
+    if encodings is not None:
+        if pc.min(encodings).as_py() < 0 or pc.max(encodings).as_py() > _MAX_ENCODING:
+            raise Refused(f"a value of the column 'encoding' is not from 0 to {_MAX_ENCODING}")
+        wide = pa.scalar(_MAX_ENCODING + 1, pa.int64())
+        both = encodings if index is None else pc.add(pc.multiply(index.cast(pa.int64()), wide), encodings)
+        coded = both.dictionary_encode()
+        pairs = [divmod(each, _MAX_ENCODING + 1) for each in coded.dictionary.to_pylist()]
+        topics, numbers, index = [topics[topic] for topic, _ in pairs], [number for _, number in pairs], coded.indices
+    if len(topics) > 1:
+        assert index is not None
+        columns.source_index = bytes_of(index.cast(pa.int32()))
+    return [
+        Source(topic, origin.exchange, origin.client_id, origin.protocol, number)
+        for topic, number in zip(topics, numbers, strict=True)
+    ]
+
+
+def _topics(batch: pa.RecordBatch, name: str, default: str) -> tuple[list[str], pa.Array]:
+    """The distinct topics of a column, and the number of each row's. Raises Refused."""
     try:
         texts = _binary_column(batch, name).cast(pa.string())
     except pa.ArrowInvalid as error:
         raise Refused(f"the column {name!r} is not UTF-8: {error}") from error
-    coded = texts.fill_null(origin.topic).dictionary_encode()
+    coded = texts.fill_null(default).dictionary_encode()
     topics: list[str] = coded.dictionary.to_pylist()
     if len(topics) > MAX_TOPICS or any([len(topic) > _MAX_TOPIC_CHARACTERS for topic in topics]):
         raise Refused(f"a topic has more than {_MAX_TOPIC_CHARACTERS} characters")
-    if len(topics) > 1:
-        columns.source_index = bytes_of(coded.indices.cast(pa.int32()))
-    return [Source(topic, origin.exchange, origin.client_id, origin.protocol, NATIVE) for topic in topics]
+    return topics, coded.indices
 
 
 def _add_times(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> int:
@@ -423,6 +476,47 @@ def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
     columns.properties_at, columns.properties = var_length(distinct.take(coded.indices))
     if not columns.properties:
         columns.properties_at = b""
+
+
+def _add_kept_properties(batch: pa.RecordBatch, columns: Columns) -> None:
+    """Add properties in their own encodings, and those of rows without any in the native one. Raises Refused."""
+    rows = batch.num_rows
+    nothing: list[None] = [None] * rows
+    encodings = batch.column("encoding").to_pylist()
+    kept = _binary_column(batch, "properties").to_pylist()
+    types = nothing
+    if "content_type" in batch.schema.names:
+        types = _binary_column(batch, "content_type").cast(pa.string()).to_pylist()
+    headers = _headers(batch)
+    tables = nothing if headers is None else headers.to_pylist()
+    known: dict[tuple[object, ...], bytes] = {}
+    found: list[bytes] = []
+    for key in zip(encodings, kept, types, [tuple(table) if table else () for table in tables], strict=True):
+        raw = known.get(key)
+        if raw is None:
+            encoding, own, content_type, pairs = key
+            given = {name: value for name, value in pairs if value is not None}
+            if encoding is None:
+                raw = _encoded_row(content_type, list(given.items()) or None)
+            else:
+                raw = _added(encoding, own or b"", content_type, given)
+            if len(known) >= BLOCK_ROWS:
+                known.clear()
+            known[key] = raw
+        found.append(raw)
+    columns.properties_at, columns.properties = var_length(pa.array(found, pa.binary()))
+    if not columns.properties:
+        columns.properties_at = b""
+
+
+def _added(encoding: int, raw: bytes, content_type: str | None, headers: Mapping[str, str]) -> bytes:
+    """Check properties, and add a content type and headers to them if there are any. Raises Refused."""
+    properties = decode_properties(encoding, raw)
+    if content_type is None and not headers:
+        return raw
+    properties.content_type = properties.content_type if content_type is None else content_type
+    properties.headers.update(headers)
+    return encode_properties(encoding, properties)
 
 
 def _headers(batch: pa.RecordBatch) -> pa.MapArray | None:

@@ -179,14 +179,18 @@ class Disk:
         return draft
 
     def _write(self, fd: int, buffers: Sequence[bytes], position: int, flags: int) -> None:
+        written = os.pwritev(fd, buffers, position, flags) if len(buffers) <= _MAX_BUFFERS else 0
+        if written == sum(map(len, buffers)):
+            return  # without views of the buffers: 40 % of the instructions for a small record
         pending = [memoryview(buffer) for buffer in buffers if buffer]
-        while pending:
-            written = os.pwritev(fd, pending[:_MAX_BUFFERS], position, flags)
+        while True:
             position += written
             while pending and written >= len(pending[0]):
                 written -= len(pending.pop(0))
-            if pending and written:
-                pending[0] = pending[0][written:]
+            if not pending:
+                return
+            pending[0] = pending[0][written:]
+            written = os.pwritev(fd, pending[:_MAX_BUFFERS], position, flags)
 
 
 def _sync_file_system(call: Callable[[int], int], path: Path) -> None:

@@ -91,19 +91,6 @@ class Job(ABC):
 class LogFlush:
     """The flush of one log's tail to its segments, and the blocks written so far."""
 
-    __slots__ = (
-        "done",
-        "entry",
-        "log",
-        "log_id",
-        "path",
-        "pieces",
-        "segment",
-        "segment_length",
-        "stored_bytes",
-        "written",
-    )
-
     def __init__(self, log: LocalLog, pieces: list[Piece], entry: LogEntry | None) -> None:
         active = log.active
         self.log = log

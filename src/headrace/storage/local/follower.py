@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, final
 
 from headrace.errors import Corrupt, NotFound, Unavailable
+from headrace.storage.api import QUEUES
 from headrace.storage.local import block as blocks
 from headrace.storage.local.block import Block, Layout, decode_block, decode_head, decode_layout
 from headrace.storage.local.checkpoint import (
@@ -40,6 +41,7 @@ from headrace.storage.local.record import (
 from headrace.storage.local.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from headrace.storage.local.segment import Segment, check_segment_header, segment_files, segment_path
 from headrace.storage.local.stored import JOURNAL, SEGMENT, Span, StoredCatalog, StoredLog
+from headrace.storage.local.tables import decode_names, definitions_path
 
 Rows = tuple[int, Block, int, int]
 """The offset of the first message, the block, and the range of its rows."""
@@ -368,17 +370,18 @@ class Follower:
         return self._checkpoint_seq == checkpoint.seq
 
     def names(self) -> list[str]:
-        """All logs that exist."""
-        return sorted(self._catalog.names)
+        """All queues that are declared, and all logs."""
+        return sorted(self._catalog.queues.union(self._catalog.names))
 
     def bounds(self, name: str) -> tuple[int, int]:
-        """The first offset and the next offset. Raises NotFound."""
+        """The first offset and the next offset; 0 and 0 for a queue without messages so far. Raises NotFound."""
         log = self._log(name)
-        return log.first, log.next
+        return (log.first, log.next) if log is not None else (0, 0)
 
     def log_id(self, name: str) -> int:
-        """The id of a log, which no other log of its name has. Raises NotFound."""
-        return self._log(name).id
+        """The id of a log with messages, which no other log of its name had; -1 without. Raises NotFound."""
+        log = self._log(name)
+        return log.id if log is not None and log.next else -1
 
     def spans(self, name: str, start: int, stop: int) -> list[Span]:
         """Where the messages of this range are stored, in order: one span per block or stretch of the journal.
@@ -387,7 +390,8 @@ class Follower:
         """
         for _ in range(_LOOKS):
             try:
-                return self._spans(self._log(name), start, stop)
+                log = self._log(name)
+                return self._spans(log, start, stop) if log is not None else []
             except FileNotFoundError as error:  # segments were removed since the last look
                 missing = error
                 self.refresh()
@@ -414,7 +418,8 @@ class Follower:
         """The offset of the first message with at least this timestamp, or the next offset if there is none."""
         for _ in range(_LOOKS):
             try:
-                return self._find(self._log(name), timestamp_us)
+                log = self._log(name)
+                return self._find(log, timestamp_us) if log is not None else 0
             except (FileNotFoundError, Unavailable) as error:  # something was removed since the last look
                 moved = error
                 self.refresh()
@@ -440,9 +445,10 @@ class Follower:
             if stretch.max_time_us >= timestamp_us and stretch.next > log.first:
                 yield stretch.span(log.first, stretch.next)
 
-    def _log(self, name: str) -> StoredLog:
+    def _log(self, name: str) -> StoredLog | None:
+        """The log of a queue; None before its first message. Raises NotFound."""
         log = self._catalog.names.get(name)
-        if log is None:
+        if log is None and name not in self._catalog.queues:
             raise NotFound(f"the data directory {self._root} has no queue {name!r}")
         return log
 
@@ -463,11 +469,20 @@ class Follower:
         """Begin anew with the checkpoint; the journal continues behind it."""
         checkpoint, tails = self._read_checkpoint()
         self._catalog.load(checkpoint)
+        self._catalog.queues = self._declared()
         self._journal.begin(checkpoint.position)
         self._checkpoint_seq = checkpoint.position.seq
         path = str(tails_path(self._root, checkpoint.tails[0]))
         for at, record in tails:
             self._catalog.add_tails(record, path, at)
+
+    def _declared(self) -> set[str]:
+        """The queues in the file of definitions, which is as of this checkpoint or later."""
+        path = definitions_path(self._root, QUEUES)
+        try:
+            return set(decode_names(QUEUES, read_whole(self._disk, path), path))
+        except (FileNotFoundError, Corrupt):  # messages can be read without it
+            return set()
 
     def _read_checkpoint(self) -> tuple[Checkpoint, list[tuple[int, Record]]]:
         """The checkpoint, and the records of its small tails with their positions."""

@@ -142,7 +142,6 @@ class LocalLog(Log):
         "flushing",
         "group_files",
         "groups_by_name",
-        "id",
         "is_in_tails",
         "last_group",
         "loaded",
@@ -273,6 +272,23 @@ class LocalLog(Log):
                 if message.timestamp_us >= timestamp_us and piece.base + index >= self.first_offset:
                     return piece.base + index
         return self.next_offset
+
+    def extents(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        stop = min(stop, self.next_offset)
+        while start < stop:
+            self._check(start)
+            if self.tail and start >= self.tail[0].base:
+                piece = self.tail[bisect_right(self.tail, start, key=_base_of) - 1]
+                end = min(stop, piece.next)
+                if piece.block is None:
+                    yield from super().extents(start, end)
+                else:
+                    yield start, end, piece.size * (end - start) // (piece.next - piece.base)
+            else:
+                segment, number = self._place_of(start)
+                end = min(stop, segment.stop(number))
+                yield start, end, segment.extent(number)[1]
+            start = end
 
     def record_batches(self, start: int, stop: int) -> "Iterator[pa.RecordBatch]":
         from headrace.storage.arrow import batch_of_messages
@@ -523,6 +539,14 @@ class LocalLog(Log):
         return decode_messages(block, offset - block.base, min(stop, block.next) - block.base)
 
     def _block(self, offset: int) -> Block:
+        segment, number = self._place_of(offset)
+        block = self._cache.block(self.id, segment, number)
+        if not block.base <= offset < block.next:
+            raise self._missing(offset)
+        return block
+
+    def _place_of(self, offset: int) -> tuple[Segment, int]:
+        """The segment and the number of the last block that starts at or before this offset. Raises Corrupt."""
         segment = self.active
         if segment is None or offset < segment.base:
             at = bisect_right(self.sealed, offset) - 1
@@ -532,10 +556,7 @@ class LocalLog(Log):
         number = segment.block_of(offset)
         if number < 0:
             raise self._missing(offset)
-        block = self._cache.block(self.id, segment, number)
-        if not block.base <= offset < block.next:
-            raise self._missing(offset)
-        return block
+        return segment, number
 
     def _missing(self, offset: int) -> Corrupt:
         return Corrupt(str(self.segments_directory), 0, f"no segment of {self.name!r} holds offset {offset}")

@@ -153,8 +153,9 @@ class Recovery:
         group.has_files = True
         directory = group.directory
         path = directory / "pel.log"
-        group.state, group.progress_seq = _read_progress(directory / "state.json", group.id)
-        check_age(directory / "state.json", group.progress_seq, group.files_seq)
+        state = directory / "state.json"
+        group.state, group.progress_seq = decode_progress(_read(state), state, group.id)
+        check_age(state, group.progress_seq, group.files_seq)
         group.pending_seq = 0  # without a file there were no entries at the checkpoint, even if state.json holds some
         if group.has_pending_file or path.exists():
             group.state.pending, group.pending_seq = decode_pending(_read(path), path, group.id)
@@ -192,10 +193,6 @@ class Recovery:
                 path = table_path(self._root, name, generation)
                 table = decode_table(name, generation, _read(path), length, path)
             self._catalog.tables[name] = table
-
-
-def _read_progress(path: Path, group_id: int) -> tuple[GroupState, int]:
-    return decode_progress(_read(path), path, group_id)
 
 
 def _read(path: Path) -> bytes:

@@ -5,6 +5,11 @@ a line of JSON, its blocks, and the bytes kept beside them:
 
     {"format": 2, "target": {...}, "blocks": [[length, largest payload, first expiry], ...], "beside": length}
 
+A transaction that is too large for one commit is stored part by part. Before the first one, all parts are made durable,
+and `commit.json` has their names, so that a commit that was interrupted goes on with the same rows:
+
+    {"sequence": number, "parts": [name, ...]}
+
 A writer may name its attempt at a job; once that attempt is over, its later parts are refused.
 """
 
@@ -22,7 +27,7 @@ from headrace.errors import Corrupt, NotFound, PreconditionFailed, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
 from headrace.storage.local.block import EXPIRES, HEADER_BYTES, NOT_BEFORE, Block, cut_block, decode_block
-from headrace.storage.local.disk import PRIVATE_DIRECTORY, is_out_of_files, open_privately
+from headrace.storage.local.disk import PRIVATE_DIRECTORY, Disk, is_out_of_files, open_privately
 from headrace.storage.local.encoding import decode_messages, encode_block
 from headrace.storage.local.files import encode_name
 
@@ -119,6 +124,9 @@ EXPIRE_SECONDS: Final = 3600
 _SUFFIX: Final = ".part"
 _DRAFT: Final = ".draft"
 _ENDED: Final = ".ended"
+_COMMIT: Final = "commit.json"
+_KEPT_SECONDS: Final = 7 * 86_400
+"""The age at which the parts of a commit are removed that was begun and not ended."""
 
 Target = Mapping[str, str]
 """The target of a part: one of queue, exchange and topic, and its name."""
@@ -128,9 +136,11 @@ Target = Mapping[str, str]
 class StagingArea:
     """The parts of all open transactions, in one directory. Several threads may call it."""
 
-    def __init__(self, root: Path, max_bytes: int) -> None:
+    def __init__(self, root: Path, max_bytes: int, is_lasting: bool = True) -> None:
         self._root = root
         self._max_bytes = max_bytes
+        self.is_lasting = is_lasting
+        """Whether parts last as long as the messages of the engine, so that a commit can be stored part by part."""
 
     def put(
         self,
@@ -194,6 +204,43 @@ class StagingArea:
         except (ValueError, KeyError, Corrupt) as error:
             raise self._missing(transaction, part) from error
 
+    def outline(self, transaction: str, part: str) -> tuple[Target, int]:
+        """The target of a part, and its size in bytes. Raises NotFound."""
+        path = self._folder(transaction) / (encode_name(part).replace("/", "+") + _SUFFIX)
+        try:
+            with path.open("rb") as file:
+                head = json.loads(file.readline())
+            return {str(name): str(value) for name, value in head["target"].items()}, path.stat().st_size
+        except (OSError, ValueError, KeyError) as error:
+            raise self._missing(transaction, part) from error
+
+    def begin(self, transaction: str, sequence: int, parts: Sequence[str]) -> None:
+        """Make these parts durable, to be stored one after the other. Raises Unavailable."""
+        folder, disk = self._folder(transaction), Disk()
+        try:
+            disk.sync_files([folder / (encode_name(part).replace("/", "+") + _SUFFIX) for part in parts])
+            disk.write_file(folder / _COMMIT, [json.dumps({"sequence": sequence, "parts": list(parts)}).encode()])
+            disk.sync_directories([self._root.parent, self._root, folder])
+        except OSError as error:
+            raise Unavailable(f"the parts of a transaction cannot be kept: {error.strerror or error}") from error
+
+    def begun(self, transaction: str, sequence: int) -> list[str]:
+        """The parts that `begin` was given. Raises NotFound when they are gone."""
+        path = self._folder(transaction) / _COMMIT
+        try:
+            document = json.loads(path.read_bytes())
+            if document["sequence"] == sequence:
+                return [str(part) for part in document["parts"]]
+        except (OSError, ValueError, KeyError) as error:
+            raise self._gone(transaction) from error
+        raise self._gone(transaction)
+
+    def _gone(self, transaction: str) -> NotFound:
+        return NotFound(
+            f"some parts of transaction {transaction!r} are stored, and the others are gone: the staging directory of "
+            f"the broker was removed, or the commit was not asked for again within a week"
+        )
+
     def _missing(self, transaction: str, part: str) -> NotFound:
         return NotFound(
             f"part {part!r} of transaction {transaction!r} is not there: it was never written, or it was given up "
@@ -213,7 +260,8 @@ class StagingArea:
         gone = 0
         for folder in self._folders():
             try:
-                if folder.stat().st_mtime < before_s:
+                is_begun = (folder / _COMMIT).exists()
+                if folder.stat().st_mtime < before_s - is_begun * _KEPT_SECONDS:
                     shutil.rmtree(folder, ignore_errors=True)
                     gone += 1
             except FileNotFoundError:

@@ -7,10 +7,20 @@ own catalog, with messages in memory, is in catalog.py.
 from pathlib import Path
 from typing import Final, final
 
+from headrace.storage.api import QUEUES
 from headrace.storage.group_state import CREATED, DELETED, GroupState
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry
 from headrace.storage.local.files import encode_name
-from headrace.storage.local.record import CREATE_LOG, DROP_LOG, TRUNCATE, Operation, Record, decode_operations
+from headrace.storage.local.record import (
+    CREATE_LOG,
+    DELETE,
+    DROP_LOG,
+    PUT,
+    TRUNCATE,
+    Operation,
+    Record,
+    decode_operations,
+)
 
 JOURNAL: Final = "journal"
 BLOCK: Final = "block"
@@ -76,19 +86,6 @@ class StoredGroup:
 class StoredLog:
     """A log as the checkpoint and the journal make it."""
 
-    __slots__ = (
-        "_queues",
-        "entry",
-        "first",
-        "groups",
-        "id",
-        "name",
-        "next",
-        "replayed_from",
-        "stored_next",
-        "stretches",
-    )
-
     def __init__(self, queues: Path, log_id: int, name: str, entry: LogEntry | None) -> None:
         self._queues = queues
         self.id = log_id
@@ -141,6 +138,8 @@ class StoredCatalog:
         self.logs: dict[int, StoredLog] = {}
         self.names: dict[str, StoredLog] = {}
         self.groups: dict[int, StoredGroup] = {}
+        self.queues: set[str] = set()
+        """Queues that are declared; those without messages so far have no log."""
         self.gone: set[Path] = set()
         """With groups: directories of dropped logs and deleted groups, which the next start removes."""
 
@@ -213,6 +212,10 @@ class StoredCatalog:
         elif operation.kind == CREATE_LOG:
             log = self.logs[operation.log_id]
             self.names[log.name] = log
+        elif operation.kind in (PUT, DELETE):
+            if operation.table == QUEUES:
+                name = operation.key.decode()
+                self.queues.add(name) if operation.kind == PUT else self.queues.discard(name)
         elif operation.kind == DROP_LOG:
             dropped = self._log(operation.log_id)
             if dropped is not None:

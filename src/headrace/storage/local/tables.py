@@ -174,6 +174,14 @@ def decode_stored(name: str, generation: int, data: bytes, length: int, path: Pa
     return decode_table(name, generation, data, length, path)
 
 
+def decode_names(name: str, data: bytes, path: Path) -> list[str]:
+    """The names in a table of definitions. Raises Corrupt."""
+    values = decode_json(data, path, FORMAT).get(name)
+    if not isinstance(values, dict):
+        raise Corrupt(str(path), 0, f"it holds no {name}")
+    return list(values)
+
+
 def decode_definitions(name: str, data: bytes, path: Path, least_seq: int = 0) -> Table:
     """Decode a table of definitions, which must be as of commit `least_seq` or later. Raises Corrupt."""
     document = decode_json(data, path, FORMAT)

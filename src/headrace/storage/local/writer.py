@@ -18,6 +18,11 @@ _TOGETHER: Final = 64
 """One sync serves up to this many records. Each virtual host sends one batch at a time, so few queues are longer."""
 
 
+_FAST_SYNC_US: Final = 1_000
+_FAST_SYNCS: Final = 16
+"""After this many syncs of less than 1 ms in a row, the owner may sync; one long sync ends that."""
+
+
 @final
 class SyncFailure:
     """The background sync of records written without one failed."""
@@ -65,6 +70,8 @@ class Writer:
         self._broken = False
         """True once the disk failed: nothing is written or synced any more."""
         self._is_resuming = False
+        self._fast_syncs = 0
+        """Number of short syncs since the last long one."""
         self._busy = Lock()
         """Held by the user of the journal: this thread, or the owner in `write_here`."""
         self._worker = Thread(target=self._work, name="headrace-journal", daemon=True)
@@ -107,6 +114,30 @@ class Writer:
         """Sync the records that were written without: at once, or within a second."""
         if is_awaited or self._journal.unsynced:
             self._jobs.put(Sync(is_awaited))
+
+    def sync_here(self) -> "Synced | SyncFailure | None":
+        """Sync in the calling thread; None if ours uses the journal now."""
+        if self._broken or not self._busy.acquire(blocking=False):
+            return None
+        started_us = self._clock.monotonic_us()
+        try:
+            self._journal.sync()
+        except OSError as error:
+            self._broken = True
+            return SyncFailure(error)
+        finally:
+            self._busy.release()
+        self._note_sync(started_us)
+        return Synced(self._journal.synced_seq)
+
+    @property
+    def has_fast_disk(self) -> bool:
+        """True if the last syncs were all short, whoever made them."""
+        return self._fast_syncs >= _FAST_SYNCS
+
+    def _note_sync(self, started_us: int) -> None:
+        is_fast = self._clock.monotonic_us() - started_us < _FAST_SYNC_US
+        self._fast_syncs = self._fast_syncs + 1 if is_fast else 0
 
     def resume(self) -> None:
         """Write again: the owner has refused all batches behind the failed one."""
@@ -186,6 +217,7 @@ class Writer:
                 self._report(batch)
 
     def _put(self, batch: Batch, synced: bool) -> None:
+        started_us = self._clock.monotonic_us()
         try:
             with self._busy:
                 batch.position = self._journal.write(batch.seq, batch.operations, batch.runs, batch.blocks, synced)
@@ -193,10 +225,13 @@ class Writer:
             batch.error = error
             if not is_full(error):
                 self._broken = True  # a later sync could succeed although data is lost
+        if synced:
+            self._note_sync(started_us)
 
     def _sync(self) -> None:
         if self._broken or not self._journal.unsynced:
             return
+        started_us = self._clock.monotonic_us()
         try:
             with self._busy:
                 self._journal.sync()
@@ -204,4 +239,5 @@ class Writer:
             self._broken = True
             self._report(SyncFailure(error))
         else:
+            self._note_sync(started_us)
             self._report(Synced(self._journal.synced_seq))

@@ -1,23 +1,24 @@
 """Logs, groups and tables of a store in memory: loaded at opening, changed by commits. No threads, no waiting.
 
-A commit is staged at once: names become objects, messages get ids and offsets. `flush` turns all staged commits into
-records; once these are durable, `apply` shows them to readers. If they cannot be made durable, `revert` forgets them.
+A commit becomes a batch at once: names become objects, messages get ids and offsets, groups make their steps, all of it
+becomes records. Once these are durable, `apply` shows the batch to readers. If they cannot be made durable, `revert`
+makes the state again from the stored records.
 """
 
 import json
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import final
 
 from headrace.clock import Clock
-from headrace.errors import Corrupt, Refused, Unavailable
+from headrace.errors import Corrupt, HeadraceError, Refused, Unavailable
 from headrace.storage.api import QUEUES, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CLAIMED, CREATED, DELETED, REQUEUED, WORK, GroupState, Transition
 from headrace.storage.objects import keys
-from headrace.storage.objects.appending import Appender, Mark
-from headrace.storage.objects.batch import CREATE, DELETE, DROP, STEP, Batch, Effect
+from headrace.storage.objects.batch import CREATE, DELETE, DROP, Appender, Batch, Effect, Mark
 from headrace.storage.objects.collector import Garbage, LogGarbage, QueueGarbage
 from headrace.storage.objects.database import Database, Readable
-from headrace.storage.objects.group import NO_MESSAGE, ObjectGroup
+from headrace.storage.objects.group import Changes, ObjectGroup
 from headrace.storage.objects.keys import (
     DROPPED_LOG,
     DROPPED_QUEUE,
@@ -81,9 +82,8 @@ class Catalog:
         self._clock = clock
         self._retention_s = done_retention_s
         self._appender = Appender(context, sequence)
-        self._batch = Batch()
-        self._flushed = Batch()
-        """The last flushed batch; empty once it is applied."""
+        self.staged: deque[Batch] = deque()
+        """The batches that are not applied yet, in order."""
         self._replacements: dict[str, ObjectLog] = {}
         """The new logs in place of logs that a staged commit drops."""
 
@@ -96,29 +96,38 @@ class Catalog:
 
     # -- staging -----------------------------------------------------------------------------------------------------
 
-    def stage(self, commit: Commit, done: Done) -> None:
-        """Stage a commit. Raises Refused, Corrupt and Unavailable, and stages nothing then."""
+    def stage(self, commit: Commit, done: Done, is_urgent: bool) -> Batch:
+        """Make a commit a batch. Raises Refused, Corrupt and Unavailable, and stages nothing then."""
         for append in commit.appends:
             check_name("log", append.log)
         self._check_steps(commit)
         prepared = self._appender.prepare(commit, self._staging)
-        about = [self._about(step) for step in commit.steps]
+        known = [self._ids(step) for step in commit.steps]
+        batch = Batch(done, commit.size_bytes, is_urgent)
         shared_ids: dict[Mark, int] = {}
         for each in prepared:
-            self._appender.append(self._batch, self._staging(each.append.log), each, shared_ids)
-        self._batch.puts.update(commit.puts)
-        for step, known in zip(commit.steps, about, strict=True):
-            self._step(step, known)
+            self._appender.append(batch, self._staging(each.append.log), each, shared_ids)
+        batch.puts.update(commit.puts)
+        for step, ids in zip(commit.steps, known, strict=True):
+            self._step(batch, step, ids)
             if step.cut:
-                self._truncate(self._staging(step.log), step.cut)
+                self._truncate(batch, self._staging(step.log), step.cut)
         for table, key in commit.puts:
             if table == QUEUES:
-                self._specify(self._staging(key.decode()))
+                self._specify(batch, self._staging(key.decode()))
         for name, before in commit.truncations.items():
-            self._truncate(self._staging(name), before)
+            self._truncate(batch, self._staging(name), before)
         for name in commit.drops:
-            self._drop(self._staging(name))
-        self._batch.commits.append((done, commit.size_bytes))
+            self._drop(batch, self._staging(name))
+        return self._complete(batch)
+
+    def _complete(self, batch: Batch) -> Batch:
+        if self._sequence.record is not None:
+            batch.new[SEQUENCE] = self._sequence.record
+            self._sequence.record = None
+        batch.complete()
+        self.staged.append(batch)
+        return batch
 
     def _staging(self, name: str) -> ObjectLog:
         """The log of this name as the next commit finds it."""
@@ -137,115 +146,101 @@ class Catalog:
             if step.kind in (CLAIMED, REQUEUED) and step.stop > MAX_NUMBER:
                 raise Refused(f"group {step.group!r}: offset {step.stop} is too large ({MAX_NUMBER} at most)")
 
-    def _about(self, step: Transition) -> list[tuple[int, bytes]]:
-        """Ids and metadata of the messages of a step, except those that its own commit appends."""
+    def _ids(self, step: Transition) -> list[int]:
+        """The ids of the messages of a step, except those that its own commit appends."""
         if step.kind not in (CLAIMED, REQUEUED):
             return []
         log = self._staging(step.log)
-        stop = min(step.stop, max(step.start, log.staged.next_offset))
-        return [self._known(log, offset) for offset in range(step.start, stop)]
+        return log.staged_ids(step.start, min(step.stop, max(step.start, log.staged.next_offset)))
 
-    def _known(self, log: ObjectLog, offset: int) -> tuple[int, bytes]:
-        return log.about(offset) or (NO_MESSAGE | offset, self._appender.no_metadata)
-
-    def _step(self, step: Transition, about: list[tuple[int, bytes]]) -> None:
+    def _step(self, batch: Batch, step: Transition, ids: list[int]) -> None:
         log = self._staging(step.log)
         if step.kind == CREATED:
-            self._create_group(log, step)
+            self._create_group(batch, log, step)
             return
         group = log.staged_groups[step.group]
         if step.kind == DELETED:
-            self._delete_group(group)
-            self._batch.effects.append(Effect(DELETE, log, group))
+            self._delete_group(batch, group)
+            batch.effects.append(Effect(DELETE, log, group))
             return
         if step.kind in (CLAIMED, REQUEUED):  # messages that this very commit appended are known now
-            about += [self._known(log, offset) for offset in range(step.start + len(about), step.stop)]
-        group.stage(step, about, self._clock.now_us())
-        self._batch.groups.setdefault(group, {})
-        self._batch.effects.append(Effect(STEP, log, group, step))
+            ids += log.staged_ids(step.start + len(ids), step.stop)
+        group.stage(step, ids, self._clock.now_us())
+        batch.groups.setdefault(group, {})
 
-    def _create_group(self, log: ObjectLog, step: Transition) -> None:
-        self._appender.create(self._batch, log)
+    def _create_group(self, batch: Batch, log: ObjectLog, step: Transition) -> None:
+        self._appender.create(batch, log)
         state = GroupState(step.group, step.mode, step.filter, step.start)
         group = ObjectGroup(self._sequence.allocate(1), log, state)
         log.staged_groups[step.group] = group
-        group.create(self._spec_of(group), self._batch.groups.setdefault(group, {}))
-        self._batch.effects.append(Effect(CREATE, log, group))
+        group.create(self._spec_of(group, batch), batch.groups.setdefault(group, {}))
+        batch.effects.append(Effect(CREATE, log, group))
 
-    def _specify(self, log: ObjectLog) -> None:
+    def _specify(self, batch: Batch, log: ObjectLog) -> None:
         """Renew the specifications of a log's groups after its queue was defined."""
         for group in log.staged_groups.values():
-            group.specify(self._spec_of(group), self._batch.groups.setdefault(group, {}))
+            group.specify(self._spec_of(group, batch), batch.groups.setdefault(group, {}))
 
-    def _spec_of(self, group: ObjectGroup) -> Spec:
-        definition = self._definition(group.log.name.encode())
+    def _spec_of(self, group: ObjectGroup, batch: Batch) -> Spec:
+        definition = self._definition(group.log.name.encode(), batch)
         return spec_of(group.state, group.log.name, definition, self._retention_s, group.exponent)
 
-    def _definition(self, key: bytes) -> bytes | None:
-        """The definition of a queue as the next commit finds it."""
-        for puts in (self._batch.puts, self._flushed.puts):
-            if (QUEUES, key) in puts:
-                return puts[QUEUES, key]
+    def _definition(self, key: bytes, batch: Batch) -> bytes | None:
+        """The definition of a queue as this batch leaves it."""
+        for each in (batch, *reversed(self.staged)):
+            if (QUEUES, key) in each.puts:
+                return each.puts[QUEUES, key]
         return self.tables.get(QUEUES, {}).get(key)
 
-    def _delete_group(self, group: ObjectGroup) -> None:
+    def _delete_group(self, batch: Batch, group: ObjectGroup) -> None:
         """Delete the records that announce the group; the collector removes the others."""
         del group.log.staged_groups[group.state.name]
-        group.delete(self._batch.groups.setdefault(group, {}))
-        self._batch.new[queue_prefix(DROPPED_QUEUE, group.queue)] = b""
+        group.delete(batch.groups.setdefault(group, {}))
+        batch.new[queue_prefix(DROPPED_QUEUE, group.queue)] = b""
 
-    def _truncate(self, log: ObjectLog, before: int) -> None:
+    def _truncate(self, batch: Batch, log: ObjectLog, before: int) -> None:
         staged = log.staged
         first = max(staged.first_offset, min(before, staged.next_offset))
         if first == staged.first_offset:
             return
         count = staged.next_offset - staged.first_offset
         size = staged.size_bytes * (staged.next_offset - first) // count
-        log.staged = self._batch.logs[log] = staged._replace(first_offset=first, size_bytes=size)
+        log.staged = batch.logs[log] = staged._replace(first_offset=first, size_bytes=size)
 
-    def _drop(self, log: ObjectLog) -> None:
+    def _drop(self, batch: Batch, log: ObjectLog) -> None:
         if log.id < 0:
             return
         for group in list(log.staged_groups.values()):
-            self._delete_group(group)
-        self._batch.new[DROPPED_LOG + u64(log.id)] = log.staged.next_offset.to_bytes(8, "little")
-        self._batch.logs.pop(log, None)
+            self._delete_group(batch, group)
+        batch.new[DROPPED_LOG + u64(log.id)] = log.staged.next_offset.to_bytes(8, "little")
+        batch.logs.pop(log, None)
         effect = Effect(DROP, log)
         effect.replacement = self._replacements[log.name] = ObjectLog(log.name, self._context)
-        self._batch.effects.append(effect)
+        batch.effects.append(effect)
 
-    # -- storing -----------------------------------------------------------------------------------------------------
-
-    def renew_specifications(self) -> None:
+    def renew_specifications(self) -> Batch | None:
         """Stage specifications that differ from the definitions: earlier releases left parts out."""
+        batch = Batch(_nothing)
         for log in self.logs.values():
             for group in log.staged_groups.values():
-                spec = self._spec_of(group)
+                spec = self._spec_of(group, batch)
                 if group.records.get(spec_key(group.queue)) != encode_spec(spec):
-                    group.specify(spec, self._batch.groups.setdefault(group, {}))
+                    group.specify(spec, batch.groups.setdefault(group, {}))
+        return self._complete(batch) if batch.groups else None
 
-    def forget_settled(self, group: ObjectGroup, before_us: int) -> None:
+    def forget_settled(self, groups: Iterable[ObjectGroup], before_us: int) -> Batch | None:
         """Stage the removal of old done and failed messages from buckets that still grow."""
-        if not group.is_deleted and group.forget_settled(before_us):
-            self._batch.groups.setdefault(group, {})
+        batch = Batch(_nothing)
+        for group in groups:
+            if not group.is_deleted and group.forget_settled(before_us):
+                batch.groups[group] = {}
+        return self._complete(batch) if batch.groups else None
 
-    @property
-    def has_staged(self) -> bool:
-        return bool(self._batch.commits or self._batch.groups)
+    # -- ends of batches -----------------------------------------------------------------------------------------------
 
-    def flush(self) -> Batch:
-        """Turn everything staged into the records of a batch."""
-        batch, self._batch = self._batch, Batch()
-        if self._sequence.record is not None:
-            batch.new[SEQUENCE] = self._sequence.record
-            self._sequence.record = None
-        for group, changes in batch.groups.items():
-            group.flush(changes)
-        self._flushed = batch
-        return batch
-
-    def apply(self, batch: Batch) -> None:
-        """Show a durable batch to readers."""
+    def apply(self) -> Batch:
+        """Show the first batch, which is durable, to readers; returns it."""
+        batch = self.staged.popleft()
         for log, state in batch.logs.items():
             log.show(state)
         for effect in batch.effects:
@@ -256,8 +251,8 @@ class Catalog:
             else:
                 self.tables.setdefault(table, {})[key] = value
         for group, changes in batch.groups.items():
-            group.stored(changes)
-        self._flushed = Batch()
+            group.stored(changes, not self.staged)
+        return batch
 
     def _apply(self, effect: Effect) -> None:
         log, group = effect.log, effect.group
@@ -269,8 +264,6 @@ class Catalog:
             log.groups_by_name[group.state.name] = group
         elif effect.kind == DELETE:
             log.groups_by_name.pop(group.state.name, None)
-        elif effect.step is not None:
-            group.state.apply(effect.step)
 
     def _forget(self, log: ObjectLog, replacement: ObjectLog | None) -> None:
         log.groups_by_name = {}
@@ -281,20 +274,26 @@ class Catalog:
             if self._replacements.get(log.name) is replacement and self.logs[log.name] is replacement:
                 del self._replacements[log.name]
 
-    def revert(self, batch: Batch) -> None:
-        """Forget a flushed batch and everything staged since; the batch takes over the staged commits."""
-        staged, self._batch = self._batch, Batch()
-        self._flushed = Batch()
+    def revert(self) -> tuple[list[Batch], Changes]:
+        """Forget all staged batches; returns them, and the records that take them back."""
+        refused, undoing = list(self.staged), Changes()
+        for batch in refused:
+            batch.undo(undoing, self.tables)
+        self.staged.clear()
         self._replacements = {}
-        for each in (batch, staged):
-            for lender in each.lenders:
+        for batch in refused:
+            for lender in batch.lenders:
                 lender.is_lent = False
-            for log in [*each.logs, *[effect.log for effect in each.effects]]:
+            for log in [*batch.logs, *[effect.log for effect in batch.effects]]:
                 log.revert()
-            for group in each.groups:
+            for group in batch.groups:
                 if group.log.groups_by_name.get(group.state.name) is group:
                     group.reload()
-        batch.commits += staged.commits
+        return refused, undoing
+
+
+def _nothing(error: HeadraceError | None) -> None:
+    """Nobody waits for a batch that is made here."""
 
 
 def prepare(database: Database, instance: str, clock: Clock) -> None:
@@ -304,6 +303,8 @@ def prepare(database: Database, instance: str, clock: Clock) -> None:
         found = decode_instance(stored, keys.describe(keys.INSTANCE))
         if found != instance:
             raise Unavailable(f"{database.place} belongs to instance {found!r}, not {instance!r}")
+        if stored != encode_instance(instance):  # releases before must not open it any more
+            database.store([(keys.INSTANCE, encode_instance(instance))])
         return
     for _ in database.scan(b"", None, at_once=1):
         raise Unavailable(f"{database.place} holds something that is not Headrace's; choose another path")

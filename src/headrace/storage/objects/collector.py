@@ -12,7 +12,14 @@ from typing import Final, NamedTuple, final
 from headrace.errors import Corrupt, Fatal, Unavailable
 from headrace.storage.objects import keys
 from headrace.storage.objects.database import Change, Database
-from headrace.storage.objects.records import decode_entry, decode_settled, is_shared
+from headrace.storage.objects.records import (
+    SHARED,
+    decode_entry,
+    decode_payloads,
+    decode_settled,
+    flags_of,
+    packed_runs,
+)
 
 _log: Final = logging.getLogger("headrace.storage")
 
@@ -146,26 +153,46 @@ class Collector:
                 end = base + len(ids)
                 if end > garbage.until:
                     return
-                for offset, (message_id, about) in enumerate(zip(ids, metadata, strict=True), base):
-                    if is_lent or is_shared(about, keys.describe(key)):
-                        self._release(message_id, garbage.log_id, offset)
-                    else:
-                        self._changes.append((keys.payload_key(message_id), None))
+                at = 0
+                for low, high in [*packed_runs(ids, metadata), (len(ids), len(ids))]:
+                    self._remove_single(garbage.log_id, base, ids, metadata, range(at, low), is_lent)
+                    if low < high:
+                        self._remove_packed(garbage.log_id, base + low, ids[low], high - low, is_lent)
+                    at = high
                 self._changes.append((key, None))
                 self._changes.append((marker, end.to_bytes(8, "little")))
                 self._write_many()
                 if self._stopping.is_set():
                     return
 
-    def _release(self, message_id: int, log_id: int, offset: int) -> None:
-        """Remove a message's reference to a payload, and the payload with its last reference."""
+    def _remove_single(
+        self, log_id: int, base: int, ids: list[int], metadata: list[bytes], rows: range, is_lent: bool
+    ) -> None:
+        """Remove payloads that have records of their own."""
+        for row in rows:
+            is_shared = flags_of(metadata[row], f"offset {base + row} of log {log_id}") & SHARED
+            if not (is_lent or is_shared) or self._release(ids[row], log_id, base + row):
+                self._changes.append((keys.payload_key(ids[row]), None))
+
+    def _remove_packed(self, log_id: int, base: int, first_id: int, count: int, is_lent: bool) -> None:
+        """Remove payloads that are in one record. Those to which other logs refer get records of their own."""
+        key = keys.payloads_key(first_id)
+        if is_lent:
+            kept = [row for row in range(count) if not self._release(first_id + row, log_id, base + row)]
+            stored = self._database.get(key) if kept else None
+            if stored is not None:
+                payloads = decode_payloads(stored, keys.describe(key))
+                self._changes += [(keys.payload_key(first_id + row), payloads[row]) for row in kept]
+        self._changes.append((key, None))
+
+    def _release(self, message_id: int, log_id: int, offset: int) -> bool:
+        """Remove a message's reference to a payload; returns whether it was the last one."""
         copy = keys.copy_key(message_id, log_id, offset)
         plain = keys.reference_key(message_id, log_id)
         found = [key for key, _ in self._database.scan_prefix(plain[:-8], at_once=8)]
         own = (copy, plain) if copy in found else (plain,)  # a copy of a copy has both
         self._changes += [(key, None) for key in own]
-        if not [key for key in found if key not in own]:
-            self._changes.append((keys.payload_key(message_id), None))
+        return not [key for key in found if key not in own]
 
     def _remove_times(self, garbage: LogGarbage) -> None:
         for key, value in self._database.scan_prefix(keys.TIME + keys.u64(garbage.log_id), at_once=_BUCKETS):

@@ -1,6 +1,7 @@
 """Messages of a view as Arrow record batches, and their metadata as columns. Imports numpy and pyarrow.
 
-The metadata has the length of each payload, and so its position in the library's answer, which is verified.
+A record of several payloads is a column already, if its lengths are those that the metadata has. For messages with
+payload records of their own, the lengths give the positions in the library's answer, which are verified.
 
 Entries of a metadata log are arrays of elements back to back, so the elements of many entries join into one array. If
 all elements have the same length and flags, as is usual, their bytes are columns already; else each is decoded alone.
@@ -21,6 +22,7 @@ from headrace.storage.arrow import SCHEMA, columns_of_sources, counting
 from headrace.storage.objects.database import Readable
 from headrace.storage.objects.keys import (
     PAYLOAD,
+    PAYLOADS,
     Reader,
     decode_entry_key,
     describe,
@@ -29,15 +31,27 @@ from headrace.storage.objects.keys import (
     lexical_successor,
     log_name,
     payload_key,
+    payloads_key,
 )
-from headrace.storage.objects.records import EXPIRES, HEAD, KNOWN_FLAGS, NOT_BEFORE, SHARED, VERSION, VISIBLE, head_of
+from headrace.storage.objects.records import (
+    EXPIRES,
+    HEAD,
+    KNOWN_FLAGS,
+    NOT_BEFORE,
+    PACKED,
+    SHARED,
+    VERSION,
+    VISIBLE,
+    head_of,
+    payload_places,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ELEMENT: Final = struct.Struct("<QI")
 _FLAGS_AT: Final = _ELEMENT.size + 1
 _HEAD_END: Final = _ELEMENT.size + HEAD.size
-_TYPES: Final = (np.uint64, np.int64, np.int64, np.int64, np.int64, np.uint8, np.uint8, np.int32)
+_TYPES: Final = (np.uint64, np.int64, np.int64, np.int64, np.int64, np.uint8, np.uint8, np.bool_, np.int32)
 """The types of the columns of Facts, without the kinds."""
 
 
@@ -52,6 +66,8 @@ class Facts(NamedTuple):
     not_before: Array
     priorities: Array
     encodings: Array
+    packed: Array
+    """Whether the payload is in a record of several."""
     kinds: list[bytes]
     """The distinct ends of the metadata: the texts of the source, and the properties."""
     which: Array
@@ -86,7 +102,7 @@ def _are_alike(rows: Array, stride: int) -> bool:
         (lengths == stride - _ELEMENT.size).all()
         and (rows[:, _FLAGS_AT - 1] == VERSION).all()
         and (rows[:, _FLAGS_AT] == flags).all()
-        and not flags & ~(EXPIRES | NOT_BEFORE | SHARED)
+        and not flags & ~(EXPIRES | NOT_BEFORE | SHARED | PACKED)
         and stride >= _HEAD_END + 8 * bool(flags & EXPIRES) + 8 * bool(flags & NOT_BEFORE)
     )
 
@@ -104,7 +120,9 @@ def _columns(rows: Array) -> Facts:
     times = _numbers(rows, _ELEMENT.size + 8, "<i8")
     sizes = _numbers(rows, _ELEMENT.size + 4, "<u4").astype(np.int64)
     encodings, priorities = rows[:, _FLAGS_AT + 1].copy(), rows[:, _FLAGS_AT + 2].copy()
-    return Facts(_numbers(rows, 0, "<u8"), sizes, times, expires, not_before, priorities, encodings, kinds, which)
+    packed = np.full(len(rows), bool(flags & PACKED))
+    ids = _numbers(rows, 0, "<u8")
+    return Facts(ids, sizes, times, expires, not_before, priorities, encodings, packed, kinds, which)
 
 
 def _numbers(rows: Array, at: int, kind: str) -> Array:
@@ -135,23 +153,25 @@ def _one_by_one(elements: bytes, count: int, where: str) -> Facts:
     if at != len(elements):
         raise Corrupt(where, min(at, len(elements)), "the entry has another length than its messages")
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(_TYPES)
-    *facts, which = [np.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)]
-    return Facts._make([*facts, list(kinds), which])
+    found: list[Array] = [np.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)]
+    return Facts._make([*found[:-1], list(kinds), found[-1]])
 
 
 def _take_apart(metadata: bytes, where: str) -> tuple[tuple[int, ...], bytes]:
-    """Size, time, expiry, not before, priority and encoding; and the rest of the metadata."""
+    """Size, time, expiry, not before, priority, encoding and whether it is packed; and the rest of the metadata."""
     _, flags, encoding, priority, size, time_us = head_of(metadata, where)
     assert not flags & ~KNOWN_FLAGS
     reader = Reader(metadata, where)
     reader.at = HEAD.size + (8 if flags & VISIBLE else 0)
     expires = reader.i64() if flags & EXPIRES else 0
     not_before = reader.i64() if flags & NOT_BEFORE else 0
-    return (size, time_us, expires, not_before, priority, encoding), metadata[reader.at :]
+    numbers = (size, time_us, expires, not_before, priority, encoding, bool(flags & PACKED))
+    return numbers, metadata[reader.at :]
 
 
 _ROWS: Final = 8192
 _BYTES: Final = 8 << 20
+_EXTENT_BYTES: Final = 1 << 20
 _ENTRIES: Final = 16
 _COUNT: Final = struct.Struct("<H")
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -191,6 +211,18 @@ class ColumnReader:
             at = first + len(found.ids)
         if at < stop:
             raise Corrupt(self._where, 0, f"no entry of the metadata log has offset {at}")
+
+    def extents(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Neighbouring messages of a range, in order: the first offset, the one behind the last, and their bytes.
+
+        Only metadata is read. Raises as `batches` does.
+        """
+        for base, facts in self._facts(start, stop) if start < stop else ():
+            found = facts.cut(max(0, start - base), stop - base)
+            first = max(base, start)
+            sizes = found.sizes + np.array([len(kind) for kind in found.kinds], np.int64)[found.which]
+            for low, high in _parts(sizes, len(sizes), _EXTENT_BYTES):
+                yield first + low, first + high, int(sizes[low:high].sum())
 
     def _facts(self, start: int, stop: int) -> Iterator[tuple[int, Facts]]:
         """The metadata from the entry with `start` on, in runs of contiguous entries, each with its first offset."""
@@ -233,6 +265,39 @@ class ColumnReader:
     # -- payloads ----------------------------------------------------------------------------------------------------
 
     def _payloads(self, facts: Facts) -> pa.Array:
+        if not facts.packed.any():
+            return self._own_payloads(facts)
+        if facts.packed.all():
+            return self._packed_payloads(facts.ids, facts.sizes)
+        own = ~facts.packed
+        single = self._single_payloads(facts.ids[own], facts.sizes[own])
+        packed = self._packed_payloads(facts.ids[facts.packed], facts.sizes[facts.packed])
+        place = np.where(own, np.cumsum(own) - 1, len(single) + np.cumsum(facts.packed) - 1)
+        return pa.concat_arrays([single, packed]).take(pa.array(place))
+
+    def _packed_payloads(self, ids: Array, sizes: Array) -> pa.Array:
+        """The payloads of messages in records of several. Raises Corrupt when one is missing."""
+        parts: list[pa.Array] = []
+        at = 0
+        for low, high in _runs(ids):
+            first, last = int(ids[low]), int(ids[high - 1])
+            row = self._view.last(PAYLOADS, payloads_key(first + 1))
+            begin = row[0] if row is not None else payloads_key(first)
+            end = lexical_successor(payloads_key(last))
+            for rows in self._view.scan(begin, end, at_once=_ENTRIES):
+                for key, value in rows:
+                    start = int.from_bytes(key[len(PAYLOADS) :], "big")
+                    if at < high and int(ids[at]) < start:
+                        raise _missing(int(ids[at]))
+                    found = _packed(value, start, ids[at:high], sizes[at:high], describe(key))
+                    if len(found):
+                        parts.append(found)
+                        at += len(found)
+            if at < high:
+                raise _missing(int(ids[at]))
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _own_payloads(self, facts: Facts) -> pa.Array:
         cuts = np.flatnonzero(np.diff(facts.ids) != 1) + 1
         bounds = [0, *cuts.tolist(), len(facts.ids)]
         if len(bounds) - 1 > max(1, len(facts.ids) // _SHORT):
@@ -265,12 +330,44 @@ class ColumnReader:
             end = lexical_successor(payload_key(int(wanted[high - 1])))
             for rows in self._view.scan(payload_key(int(wanted[low])), end, at_once=high - low + _SHORT):
                 found.update([(int.from_bytes(key[len(PAYLOAD) :], "big"), value) for key, value in rows])
+        for each in wanted.tolist():
+            if each not in found:
+                self._borrow(each, found)
         payloads = [found.get(each) for each in ids.tolist()]
         for message_id, payload, size in zip(ids.tolist(), payloads, sizes.tolist(), strict=True):
             if payload is None or len(payload) != size:
                 what = "the payload is missing" if payload is None else f"{size} bytes expected, not {len(payload)}"
                 raise Corrupt(describe(payload_key(message_id)), 0, what)
         return pa.array(payloads, pa.binary())
+
+    def _borrow(self, message_id: int, found: dict[int, bytes]) -> None:
+        """Find a payload that another log has in a record of several. Raises Corrupt."""
+        row = self._view.last(PAYLOADS, payloads_key(message_id + 1))
+        if row is None:
+            return
+        at, lengths = payload_places(row[1], describe(row[0]))
+        place = message_id - int.from_bytes(row[0][len(PAYLOADS) :], "big")
+        if place < len(lengths):
+            at += sum(lengths[:place])
+            found[message_id] = row[1][at : at + lengths[place]]
+
+
+def _missing(message_id: int) -> Corrupt:
+    return Corrupt(describe(payloads_key(message_id)), 0, "the payload is missing")
+
+
+def _packed(value: bytes, start: int, ids: Array, sizes: Array, where: str) -> pa.Array:
+    """The payloads of these messages as far as the record has them; `start` is the id of its first. Raises Corrupt."""
+    at, lengths = payload_places(value, where)
+    count = int(np.searchsorted(ids, start + len(lengths)))
+    rows = (ids[:count] - np.uint64(start)).astype(np.int64)
+    if not (np.array(lengths, np.int64)[rows] == sizes[:count]).all():
+        raise Corrupt(where, 1, "the payloads have other lengths than the metadata says")
+    ends = np.cumsum(np.array((at, *lengths), np.int64)).astype(np.int32)
+    column = pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(value)])
+    if count == 0 or int(rows[-1]) - int(rows[0]) + 1 == count:
+        return column.slice(int(rows[0]) if count else 0, count)
+    return column.take(pa.array(rows))
 
 
 def _runs(ids: Array) -> Iterator[tuple[int, int]]:
@@ -280,7 +377,7 @@ def _runs(ids: Array) -> Iterator[tuple[int, int]]:
     yield from itertools.pairwise(bounds)
 
 
-def _parts(sizes: Array | None, count: int) -> Iterator[tuple[int, int]]:
+def _parts(sizes: Array | None, count: int, most_bytes: int = _BYTES) -> Iterator[tuple[int, int]]:
     """The bounds of rows to read together."""
     if sizes is None:
         yield 0, count
@@ -289,7 +386,7 @@ def _parts(sizes: Array | None, count: int) -> Iterator[tuple[int, int]]:
     low = 0
     while low < count:
         before = int(sums[low - 1]) if low else 0
-        high = min(low + _ROWS, max(low + 1, int(np.searchsorted(sums, before + _BYTES, "right"))))
+        high = min(low + _ROWS, max(low + 1, int(np.searchsorted(sums, before + most_bytes, "right"))))
         yield low, min(high, count)
         low = high
 

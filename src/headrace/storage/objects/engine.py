@@ -1,8 +1,8 @@
-"""The engine over an object store: collects commits into a batch, writes it in a thread, applies it once it is durable.
+"""The engine over an object store: a commit becomes a batch, a thread writes it, readers see it once it is durable.
 
-An object store takes some 100 ms for a write, so the commits of all virtual hosts that come meanwhile share the next
-batch. While the store is away, commits are refused and taken ones fail. A batch that may have reached the store all
-the same is taken back before anything new is written.
+An object store takes some 100 ms for a write. The library puts all batches of one interval into one object, so those of
+several virtual hosts do not wait for each other. While the store is away, commits are refused and taken ones fail.
+Batches that may have reached the store all the same are taken back before anything new is written.
 """
 
 import logging
@@ -39,15 +39,26 @@ _GIVE_BACK_US: Final = 5_000_000
 """The time between two releases of unused memory while batches are written."""
 
 
+class Result(NamedTuple):
+    """The outcome of one or more batches in a row."""
+
+    outcome: int
+    batches: int = 0
+    error: HeadraceError | None = None
+
+
 @final
 class Writer:
-    """Writes one batch after the other. `report` is called in its thread."""
+    """Writes batches in order, each atomically, and waits once for all that came meanwhile.
 
-    def __init__(self, database: Database, timeout_ms: int, report: Callable[[int, Batch], None]) -> None:
+    `report` is called in its thread.
+    """
+
+    def __init__(self, database: Database, timeout_ms: int, report: Callable[[Result], None]) -> None:
         self._database = database
         self._timeout_ms = timeout_ms
         self._report = report
-        self._jobs: SimpleQueue[Batch | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Batch | list[Change] | None] = SimpleQueue()
         self._stopping = threading.Event()
         self._given_back_us = database.clock.monotonic_us()
         self._thread = threading.Thread(target=self._run, name="headrace-objects-writer", daemon=True)
@@ -58,6 +69,10 @@ class Writer:
     def write(self, batch: Batch) -> None:
         self._jobs.put(batch)
 
+    def undo(self, records: list[Change]) -> None:
+        """Write the records that take back late batches. Batches that wait are dropped."""
+        self._jobs.put(records)
+
     def stop(self) -> None:
         """Write all batches, but wait no longer for a store that is away."""
         self._stopping.set()
@@ -65,22 +80,54 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
-        while (batch := self._jobs.get()) is not None:
+        while batches := self._next():
             try:
-                writing = self._database.write(batch.records)
-                if batch.is_undone:
-                    if self._wait(writing):
-                        self._report(UNDONE, batch)
-                elif (writing.wait_taken if batch.is_urgent else writing.wait)(self._timeout_ms):
-                    self._report(DURABLE, batch)
-                else:
-                    self._report(LATE, batch)
-                    if self._wait(writing):
-                        self._report(LANDED, batch)
+                self._write(batches)
             except HeadraceError as error:
-                batch.error = error
-                self._report(FAILED, batch)
+                self._report(Result(FAILED, error=error))
             self._give_back()
+
+    def _next(self) -> list[Batch]:
+        """All batches that wait, at least one; none at the end."""
+        found: list[Batch] = []
+        while not found or not self._jobs.empty():
+            job = self._jobs.get()
+            if job is None:
+                if found:
+                    self._jobs.put(None)
+                return found
+            if isinstance(job, Batch):
+                found.append(job)
+        return found
+
+    def _write(self, batches: list[Batch]) -> None:
+        """Write batches; all of them are late if one is, since each builds on those before."""
+        writing: Writing | None = None
+        is_late = False
+        for batch in batches:
+            if batch.records:
+                if writing is not None and not writing.wait_taken(self._timeout_ms):  # only then the order is certain
+                    is_late = True
+                    break
+                writing = self._database.write(batch.records)
+        is_urgent = all([batch.is_urgent for batch in batches])
+        if writing is not None and not is_late:
+            is_late = not (writing.wait_taken if is_urgent else writing.wait)(self._timeout_ms)
+        if writing is None or not is_late:
+            self._report(Result(DURABLE, len(batches)))
+            return
+        self._report(Result(LATE))
+        if self._wait(writing):
+            self._report(Result(LANDED))
+            self._undo()
+
+    def _undo(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if not isinstance(job, Batch):
+                if not job or self._wait(self._database.write(job)):
+                    self._report(Result(UNDONE))
+                return
+        self._jobs.put(None)
 
     def _give_back(self) -> None:
         now_us = self._database.clock.monotonic_us()
@@ -143,18 +190,16 @@ class ObjectEngine(Engine):
         self._group = group
         self._failure: HeadraceError | None = None
         self._closed = False
-        self._results: SimpleQueue[tuple[int, Batch]] = SimpleQueue()
-        self._in_flight: Batch | None = None
-        self._is_urgent = True
-        """True if all staged commits are for publishers that do not wait for the store."""
+        self._results: SimpleQueue[Result] = SimpleQueue()
         self._undo: list[Change] | None = None
-        """The records that take back a batch which the store did not confirm in time; None once they are written."""
-        self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
+        """The records that take back batches which the store did not confirm in time; None once they are written."""
+        self._ended: deque[Batch] = deque()
+        """Batches that are durable or refused, and whose owners are not told yet."""
         self._checked_us = self._history_us = self._clock.monotonic_us()
         self._aging: list[ObjectGroup] = []
         """Groups whose old done and failed messages are still to be removed."""
         self._is_ahead = False
-        """True if the last batch was reported from the database's memory: the next durable one covers it."""
+        """True if the last written batch is reported from the database's memory: the next durable one covers it."""
         self._database = Database(Location(url), group, self._tuning(), self._clock)
         try:
             self._open()
@@ -172,11 +217,9 @@ class ObjectEngine(Engine):
         if self._undo is not None:
             raise self._away()
         check_commit(commit)
-        self._catalog.stage(commit, done)
-        # Settlements that nobody waits for join the next batch: alone they would make many small ones.
-        self._is_urgent = self._is_urgent and not durable and bool(commit.appends)
+        # Publishers that do not wait for the store are told at once; nobody waits for settlements.
+        self._write(self._catalog.stage(commit, done, not durable and bool(commit.appends)))
         self.staged_bytes += commit.size_bytes
-        self._submit()
 
     def log(self, name: str) -> Log:
         return self._catalog.log(name)
@@ -196,8 +239,7 @@ class ObjectEngine(Engine):
 
     def poll(self) -> None:
         while not self._results.empty():
-            self._take(*self._results.get())
-        self._submit()
+            self._take(self._results.get())
         self._call_back()
         self._look_around()
         if self._failure is not None:
@@ -205,8 +247,8 @@ class ObjectEngine(Engine):
 
     def sync(self) -> None:
         self.poll()
-        while self._in_flight is not None:
-            self._take(*self._results.get())
+        while self._catalog.staged:
+            self._take(self._results.get())
             self.poll()
 
     def close(self) -> None:
@@ -235,71 +277,64 @@ class ObjectEngine(Engine):
         retention_s = settings.done_retention_ms // 1000
         self._catalog = Catalog(surroundings, sequence, self._clock, retention_s)
         garbage = Loading(database, self._catalog, self._clock.now_us()).load()
-        self._catalog.renew_specifications()
+        renewal = self._catalog.renew_specifications()
         self._collector = Collector(database, self._group)
         for each in garbage:
             self._collector.collect(each)
         self._writer = Writer(database, settings.timeout_ms, self._report)
         self._collector.start()
         self._writer.start()
+        if renewal is not None:
+            self._write(renewal)
 
-    def _report(self, outcome: int, batch: Batch) -> None:
+    def _report(self, result: Result) -> None:
         """Take a result from the writer's thread."""
-        self._results.put((outcome, batch))
+        self._results.put(result)
         if self._wake is not None:
             self._wake()
 
-    # -- commits -----------------------------------------------------------------------------------------------------
+    # -- batches -----------------------------------------------------------------------------------------------------
 
-    def _submit(self) -> None:
-        """Hand all staged commits to the writer as one batch, unless it is busy."""
-        if self._in_flight is not None or not self._catalog.has_staged or self._failure is not None:
-            return
-        batch = self._catalog.flush()
-        batch.is_urgent, self._is_urgent = self._is_urgent and bool(batch.commits), True
-        batch.records = batch.changes()
+    def _write(self, batch: Batch) -> None:
+        """Hand a staged batch to the writer."""
         if self._is_ahead and not (batch.is_urgent or batch.records):  # somebody waits for all before it
             batch.records.append((INSTANCE, encode_instance(self._group)))
-        self._is_ahead = batch.is_urgent
         if batch.records:
-            self._in_flight = batch
-            self._writer.write(batch)
-            return
-        self._finish(batch, None)
-        if self._wake is not None:  # no thread will wake the owner for it
-            self._wake()
-
-    def _finish(self, batch: Batch, error: HeadraceError | None) -> None:
-        self._callbacks.extend([(done, error, size) for done, size in batch.commits])
+            self._is_ahead = batch.is_urgent
+        self._writer.write(batch)
 
     def _call_back(self) -> None:
-        while self._callbacks:
-            done, error, size_bytes = self._callbacks.popleft()
-            self.staged_bytes -= size_bytes
-            done(error)
+        while self._ended:
+            batch = self._ended.popleft()
+            self.staged_bytes -= batch.size_bytes
+            batch.done(batch.error)
 
-    def _take(self, outcome: int, batch: Batch) -> None:
+    def _take(self, result: Result) -> None:
         if self._failure is not None:
             return
-        if outcome == DURABLE:
-            self._in_flight = None
-            self._catalog.apply(batch)
-            self._collect(batch)
-            self._finish(batch, None)
-        elif outcome == LATE:
-            self._in_flight = None
-            self._undo = batch.undoing(self._catalog.tables)
-            self._catalog.revert(batch)
-            self._finish(batch, self._away())
+        if result.outcome == DURABLE:
+            for _ in range(result.batches):
+                batch = self._catalog.apply()
+                self._collect(batch)
+                self._ended.append(batch)
+        elif result.outcome == LATE:
+            self._undo = self._refuse(self._away())
             _log.warning("%s", self._away())
-        elif outcome == LANDED and self._undo:
-            batch.records, batch.is_undone = self._undo, True
-            self._writer.write(batch)
-        elif outcome == FAILED:
-            self._fail(batch.error)
+        elif result.outcome == LANDED and self._undo is not None:
+            self._writer.undo(self._undo)
+        elif result.outcome == FAILED:
+            self._fail(result.error)
         else:
             self._undo = None
             _log.info("%s answers again", self._database.place)
+
+    def _refuse(self, error: HeadraceError) -> list[Change]:
+        """Refuse all staged batches: each builds on those before. Returns the records that take them back."""
+        refused, undoing = self._catalog.revert()
+        for batch in refused:
+            batch.error = error
+        self._ended.extend(refused)
+        return list(undoing.items())
 
     def _away(self) -> Unavailable:
         return away(self._database.place, "writing", self._settings.timeout_ms)
@@ -308,10 +343,7 @@ class ObjectEngine(Engine):
         """Stop everything: the engine can promise nothing any more."""
         self._failure = error if isinstance(error, Fatal) else Fatal(f"{error}; nothing more is accepted. Start again")
         _log.critical("%s", self._failure)
-        if self._in_flight is not None:
-            self._catalog.revert(self._in_flight)
-            self._finish(self._in_flight, self._failure)
-            self._in_flight = None
+        self._refuse(self._failure)
 
     # -- garbage -----------------------------------------------------------------------------------------------------
 
@@ -354,5 +386,6 @@ class ObjectEngine(Engine):
             group.has_history = group.settled_us >= before_us  # else this removes the last of them
             until = group.state.committed // group.capacity * group.capacity
             self._collector.collect(OldHistory(group.queue, until, before_us))
-            self._catalog.forget_settled(group, before_us)
-        self._submit()
+        batch = self._catalog.forget_settled(groups, before_us)
+        if batch is not None:
+            self._write(batch)

@@ -9,6 +9,7 @@ from typing import Any, Final, final
 
 from headrace.clock import Clock
 from headrace.errors import Corrupt, HeadraceError, NotFound
+from headrace.storage.api import QUEUES
 from headrace.storage.objects import keys
 from headrace.storage.objects.database import Caller, translated
 from headrace.storage.objects.location import BYTES, HANDLE, Location, lift_raw, native
@@ -19,6 +20,7 @@ from headrace.storage.objects.view import Admin, View, check_store
 _TAIL_MS: Final = 5000
 """The timeout of reading a file of the write-ahead log that exists."""
 _VALUE: Final = 1
+_QUEUE_ROWS: Final = keys.table_key(QUEUES, b"")
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -37,6 +39,8 @@ class StoreFollower(Caller):
         """A view with at least all records seen so far; None until it is needed again."""
         self._states: dict[int, LogState] = {}
         self._ids: dict[str, int] = {}
+        self._queues: set[str] = set()
+        """Queues that are declared; those without messages so far have no log."""
         self._load()
 
     def refresh(self) -> None:
@@ -51,18 +55,27 @@ class StoreFollower(Caller):
                 self._load()
 
     def names(self) -> list[str]:
-        return list(self._ids)
+        """All queues that are declared, and all logs."""
+        return sorted(self._queues.union(self._ids))
 
     def log(self, name: str) -> tuple[int, LogState]:
-        """The id of a log, which no other log of its name has, and its state. Raises NotFound."""
+        """The id of a log, which no other log of its name had, and its state; -1 before its first message.
+
+        Raises NotFound.
+        """
         log_id = self._ids.get(name)
         if log_id is None:
-            raise NotFound(f"{self.place} has no queue {name!r}")
-        return log_id, self._states[log_id]
+            if name not in self._queues:
+                raise NotFound(f"{self.place} has no queue {name!r}")
+            return -1, LogState(name, 0, 0, 0, 0, 0)
+        state = self._states[log_id]
+        return log_id if state.next_offset else -1, state
 
     def find(self, name: str, time_us: int) -> int:
         """The offset of the first message with at least this time, or the next offset if there is none."""
         log_id, state = self.log(name)
+        if log_id < 0:
+            return 0
         prefix = keys.entry_prefix(keys.log_name(self._name, log_id))
         reader = StoreReader(self._seen(), self._timeout_ms)
         return reader.find(log_id, prefix, state.first_offset, state.next_offset, time_us)
@@ -84,6 +97,8 @@ class StoreFollower(Caller):
         logs = self._seen().logs()
         self._states = dict(logs.values())
         self._ids = {name: log_id for name, (log_id, _) in logs.items()}
+        rows = self._seen().scan_prefix(_QUEUE_ROWS)
+        self._queues = {key[len(_QUEUE_ROWS) :].decode(errors="replace") for key, _ in rows}
 
     def _seen(self) -> View:
         if self._view is None:
@@ -103,8 +118,12 @@ class StoreFollower(Caller):
         iterator = native._UniffiFfiConverterTypeSlateDbWalIterator.lift(handle)
         while self._file < last:
             raw = lift_raw(self.call(BYTES, "method_slatedbwaliterator_next", iterator, timeout_ms=_TAIL_MS))
-            for key, value in _log_rows(raw, self.place).items():
-                self._apply(keys.log_id(key), None if value is None else decode_log(value, keys.describe(key)))
+            for key, value in _rows_of(raw, self.place).items():
+                if key.startswith(_QUEUE_ROWS):
+                    name = key[len(_QUEUE_ROWS) :].decode(errors="replace")
+                    self._queues.discard(name) if value is None else self._queues.add(name)
+                else:
+                    self._apply(keys.log_id(key), None if value is None else decode_log(value, keys.describe(key)))
             self._file = int.from_bytes(raw[-8:], "big")
 
     def _wal_reader(self) -> Any:
@@ -120,8 +139,8 @@ class StoreFollower(Caller):
             self._ids[state.name] = log_id
 
 
-def _log_rows(raw: bytes, place: str) -> dict[bytes, bytes | None]:
-    """The records of logs after one file of the write-ahead log; None for a deleted one.
+def _rows_of(raw: bytes, place: str) -> dict[bytes, bytes | None]:
+    """The records of logs and declared queues after one file of the write-ahead log; None for a deleted one.
 
     The library's own form: a 1, then per row: kind, key, optional value, number, and two optional times; behind the
     rows the number of the file. A key may occur several times, in any order.
@@ -138,7 +157,7 @@ def _log_rows(raw: bytes, place: str) -> dict[bytes, bytes | None]:
         key_end = key_at + unpack(raw, at + 4)[0]
         value_at = key_end + 5
         at = value_at + unpack(raw, key_end + 1)[0] if raw[key_end] else key_end + 1
-        if raw.startswith(keys.LOG, key_at):
+        if raw.startswith(keys.LOG, key_at) or raw.startswith(_QUEUE_ROWS, key_at):
             key, number = raw[key_at:key_end], int.from_bytes(raw[at : at + 8], "big")
             if key not in found or found[key][0] < number:
                 found[key] = (number, raw[value_at:at] if kind == _VALUE else None)

@@ -19,6 +19,7 @@ has OpenData-Log's keys, which begin with another byte.
     01 0f | message id u64 | log id u64 | offset u64    reference of a message copied from another log
     01 10                                         instance
     01 11 | log id u64                            a log with payloads that others refer to
+    01 12 | message id u64                        payloads of messages with consecutive ids, from this one on
     03 01 | segment u32 | 10 | TB(log key) | var_u64(sequence)     entry of the metadata log
     03 01 | 00000000 | 30 | segment u32                            segment of the metadata log
     03 01 | segment u32 | 40 | log key                             listing of the metadata log
@@ -185,10 +186,10 @@ class Reader:
         except UnicodeDecodeError as error:
             raise Corrupt(self.where, begin, "a text is not UTF-8") from error
 
-    def version(self, known: int) -> None:
-        """Check the version, the first byte of our own records."""
+    def version(self, known: int, earliest: int = 0) -> None:
+        """Check the version, the first byte of our own records: `known`, or one from `earliest` on."""
         found = self.u8()
-        if found != known:
+        if found != known and not 0 < earliest <= found < known:
             raise Corrupt(self.where, 0, f"version {found} is not known; this release reads version {known}")
 
     def end(self) -> None:
@@ -218,6 +219,7 @@ TIME: Final = _QUEUE + b"\x0e"
 REFERENCE: Final = _QUEUE + b"\x0f"
 INSTANCE: Final = _QUEUE + b"\x10"
 LENT: Final = _QUEUE + b"\x11"
+PAYLOADS: Final = _QUEUE + b"\x12"
 LOG_SEGMENT: Final = _LOG + b"\x00\x00\x00\x00\x30" + _SEGMENT
 
 MAX_EXPONENT: Final = 4
@@ -246,6 +248,11 @@ def log_id(key: bytes) -> int:
 
 def payload_key(message_id: int) -> bytes:
     return PAYLOAD + message_id.to_bytes(8, "big")
+
+
+def payloads_key(message_id: int) -> bytes:
+    """The key of a record with the payloads of this message and of those that follow it."""
+    return PAYLOADS + message_id.to_bytes(8, "big")
 
 
 def queue_prefix(kind: bytes, queue: bytes) -> bytes:

@@ -8,16 +8,17 @@ is not asked for a while.
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from headrace.errors import Corrupt, Truncated, Unavailable
 from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, Log
 from headrace.storage.group_state import GroupState
-from headrace.storage.objects.database import Readable
+from headrace.storage.objects.database import Readable, Row
 from headrace.storage.objects.keys import (
     PAYLOAD,
+    PAYLOADS,
     TIME,
     decode_entry_key,
     describe,
@@ -26,10 +27,19 @@ from headrace.storage.objects.keys import (
     lexical_successor,
     log_name,
     payload_key,
+    payloads_key,
     time_key,
     u64,
 )
-from headrace.storage.objects.records import LogState, MetadataDecoder, decode_entry, payload_length, timestamp_us
+from headrace.storage.objects.records import (
+    LogState,
+    MetadataDecoder,
+    decode_entry,
+    decode_payloads,
+    packed_runs,
+    payload_length,
+    timestamp_us,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,15 +49,20 @@ if TYPE_CHECKING:
 PATIENCE_MS: Final = 2000
 _REST_US: Final = 5_000_000
 """The pause after the store did not answer."""
-READ_ROWS: Final = 512
+READ_ROWS: Final = 1000
 READ_BYTES: Final = 1 << 20
 _ENTRIES: Final = 16
+_AT_ONCE: Final = 512
 _GAP: Final = 8
 """Payloads at most this far apart are read together, with those of other logs between them."""
 
 
+NO_MESSAGE: Final = 1 << 63
+"""Added to an offset, the id of a message that is not in the log."""
+
+
 class Rows(NamedTuple):
-    """Some messages of a log without their payloads."""
+    """An entry of a metadata log: some messages without their payloads."""
 
     base: int
     ids: list[int]
@@ -66,28 +81,33 @@ class StoreReader:
     def entries(self, prefix: bytes, offset: int, stop: int) -> Iterator[Rows]:
         """The entries of a metadata log from the one with `offset` up to `stop`. Raises Corrupt and Unavailable."""
         row = self._database.last(prefix, entry_key(prefix, offset + 1))
-        start = row[0] if row is not None else entry_key(prefix, offset)
+        start = entry_key(prefix, offset)
+        if row is not None:  # often it is all that is wanted
+            start = row[0] + b"\x00"
+            yield Rows(decode_entry_key(row[0], prefix), *decode_entry(row[1], describe(row[0])))
         for found in self._database.scan(start, entry_key(prefix, stop), at_once=_ENTRIES):
             for key, value in found:
                 yield Rows(decode_entry_key(key, prefix), *decode_entry(value, describe(key)))
 
-    def read(self, prefix: bytes, offset: int, stop: int) -> tuple[list[int], list[bytes], list[Message]]:
+    def read(self, prefix: bytes, offset: int, stop: int) -> tuple[list[int], list[Message]]:
         """Read at least one message from `offset` on, up to READ_ROWS or READ_BYTES. Raises Corrupt, Unavailable."""
         self._check()
+        where = describe(prefix)
+        plan = Plan()
         try:
-            ids, metadata = self._plan(prefix, offset, stop)
-            payloads = self._payloads(ids)
+            self._plan(plan, prefix, offset, stop)
+            payloads = self._payloads(plan)
         except Unavailable:
             self._rest()
             raise
-        messages = []
-        for message_id, about in zip(ids, metadata, strict=True):
-            where = describe(payload_key(message_id))
+        decode = self._decoder.decode
+        messages: list[Message] = []
+        for message_id, about in zip(plan.ids, plan.metadata, strict=True):
             payload = payloads.get(message_id)
             if payload is None:
-                raise Corrupt(where, 0, "the payload is missing")
-            messages.append(self._decoder.decode(about, payload, where))
-        return ids, metadata, messages
+                raise Corrupt(describe(payload_key(message_id)), 0, "the payload is missing")
+            messages.append(decode(about, payload, where))
+        return plan.ids, messages
 
     def find(self, log_id: int, prefix: bytes, first: int, stop: int, time_us: int) -> int:
         """The offset of the first message with at least this time, or `stop`. Raises Corrupt and Unavailable."""
@@ -114,93 +134,175 @@ class StoreReader:
                     return offset
         return stop
 
-    def _plan(self, prefix: bytes, offset: int, stop: int) -> tuple[list[int], list[bytes]]:
-        """The ids and the metadata of the messages to read."""
-        ids: list[int] = []
-        metadata: list[bytes] = []
-        size = 0
+    def _plan(self, plan: "Plan", prefix: bytes, offset: int, stop: int) -> None:
+        """Choose the messages to read: the rest of the first entry, and more entries that fit."""
         at = offset
-        for base, found, about in self.entries(prefix, offset, stop):
-            if base > at or base + len(found) <= at:
+        for entry in self.entries(prefix, offset, stop):
+            end = entry.base + len(entry.ids)
+            if entry.base > at or end <= at or not plan.add(entry, at, min(end, stop), describe(prefix)):
                 break
-            for row in range(at - base, min(len(found), stop - base)):
-                size += payload_length(about[row], describe(prefix))
-                if ids and (size > READ_BYTES or len(ids) >= READ_ROWS):
-                    return ids, metadata
-                ids.append(found[row])
-                metadata.append(about[row])
-            at = base + len(found)
-            if at >= stop:
+            at = end
+            if at >= stop or plan.is_enough:
                 break
-        if not ids:
+        if not plan.ids:
             raise Corrupt(describe(prefix), 0, f"no entry of the metadata log has offset {offset}")
-        return ids, metadata
 
-    def _payloads(self, ids: list[int]) -> dict[int, bytes]:
+    def _payloads(self, plan: "Plan") -> dict[int, bytes]:
         found: dict[int, bytes] = {}
-        for first, last in _runs(sorted(ids)):
-            if first == last:
-                payload = self._database.get(payload_key(first))
-                if payload is not None:
-                    found[first] = payload
-                continue
-            end = lexical_successor(payload_key(last))
-            for rows in self._database.scan(payload_key(first), end, at_once=min(last - first + 1, READ_ROWS)):
-                for key, payload in rows:
-                    found[int.from_bytes(key[len(PAYLOAD) :], "big")] = payload
+        for key, value in self._records(PAYLOADS, _near(plan.packed)):
+            payloads = decode_payloads(value, describe(key))
+            start = _id_of(key)
+            found.update(zip(range(start, start + len(payloads)), payloads, strict=True))
+        for key, value in self._records(PAYLOAD, _near([(each, each) for each in sorted(plan.single)])):
+            found[_id_of(key)] = value
+        for message_id in plan.single:
+            if message_id not in found:
+                borrowed = self._borrowed(message_id)
+                if borrowed is not None:
+                    found[message_id] = borrowed
         return found
 
+    def _records(self, kind: bytes, places: Iterable[tuple[int, int]]) -> Iterator[Row]:
+        """The records of a kind from the first id to the last of each place; single ones are looked up together."""
+        single: list[bytes] = []
+        for first, last in places:
+            if first == last:
+                single.append(kind + u64(first))
+                continue
+            for found in self._database.scan(kind + u64(first), lexical_successor(kind + u64(last)), at_once=_AT_ONCE):
+                yield from found
+        for key, value in zip(single, self._database.get_all(single), strict=True):
+            if value is not None:
+                yield key, value
 
-def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each group of ids that are near to each other."""
-    first = last = ids[0]
-    for each in ids[1:]:
-        if each - last > _GAP:
-            yield first, last
-            first = each
-        last = each
-    yield first, last
+    def _borrowed(self, message_id: int) -> bytes | None:
+        """A payload that another log has among others. The collector may give it a record of its own meanwhile."""
+        row = self._database.last(PAYLOADS, payloads_key(message_id + 1))
+        if row is not None:
+            at = message_id - _id_of(row[0])
+            payloads = decode_payloads(row[1], describe(row[0]))
+            if at < len(payloads):
+                return payloads[at]
+        return self._database.get(payload_key(message_id))
+
+
+@final
+class Plan:
+    """The messages to read in one go, and the records with their payloads."""
+
+    __slots__ = ("_size", "ids", "metadata", "packed", "single")
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.metadata: list[bytes] = []
+        self.packed: list[tuple[int, int]] = []
+        """The first and last ids of records with several payloads, in order."""
+        self.single: list[int] = []
+        """The ids of messages with a record of their own, or with one in another log."""
+        self._size = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """True if looking for more is not worth it."""
+        return len(self.ids) > READ_ROWS // 2 or self._size > READ_BYTES // 2
+
+    def add(self, entry: Rows, start: int, stop: int, where: str) -> bool:
+        """Add the rows of an entry from offset `start` to `stop`; returns whether all of them fitted.
+
+        The first row always fits. So do rows with their payloads in one record: it is read as a whole. Raises Corrupt.
+        """
+        ids, metadata = entry.ids, entry.metadata
+        at, end = start - entry.base, stop - entry.base
+        for low, high in packed_runs(ids, metadata):
+            if high <= at:
+                continue
+            if low >= end:
+                break
+            if not self._add_single(entry, at, low, where):
+                return False
+            at = max(at, low)
+            high = min(high, end)
+            size = sum([payload_length(about, where) for about in metadata[at:high]])
+            if self._is_full(size, high - at):
+                return False
+            self._take(ids[at:high], metadata[at:high], size)
+            self.packed.append((ids[low], ids[high - 1]))
+            at = high
+        return self._add_single(entry, at, end, where)
+
+    def _add_single(self, entry: Rows, at: int, end: int, where: str) -> bool:
+        for row in range(at, end):
+            about = entry.metadata[row]
+            size = payload_length(about, where)
+            if self._is_full(size, 1):
+                return False
+            self._take(entry.ids[row : row + 1], [about], size)
+            self.single.append(entry.ids[row])
+        return True
+
+    def _is_full(self, size: int, rows: int) -> bool:
+        return bool(self.ids) and (self._size + size > READ_BYTES or len(self.ids) + rows > READ_ROWS)
+
+    def _take(self, ids: list[int], metadata: list[bytes], size: int) -> None:
+        self.ids += ids
+        self.metadata += metadata
+        self._size += size
+
+
+def _id_of(key: bytes) -> int:
+    """The message id in the key of a payload, or of several."""
+    return int.from_bytes(key[len(PAYLOAD) :], "big")
+
+
+def _near(places: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Groups of places that are near to each other: where the first place of each begins, and where the last does."""
+    if not places:
+        return
+    first = begin = places[0][0]
+    end = places[0][1]
+    for place in places[1:]:
+        if place[0] - end > _GAP:
+            yield first, begin
+            first = place[0]
+        begin, end = place
+    yield first, begin
 
 
 MERGE_ROWS: Final = 256
 """Later messages extend a chunk of fewer, so that many small commits do not make many small chunks."""
 _MESSAGE_BYTES: Final = 250
-"""The memory of a message without its payload and metadata, which has the properties once more."""
+"""The memory of a message without its payload and properties."""
 
 
 @final
 class Chunk:
-    """A run of one log's messages, with their ids and metadata."""
+    """A run of one log's messages, with their ids."""
 
-    __slots__ = ("base", "ids", "messages", "metadata", "shelf", "size", "stack")
+    __slots__ = ("base", "ids", "messages", "shelf", "size", "stack")
 
-    def __init__(
-        self, shelf: "Shelf", base: int, ids: list[int], metadata: list[bytes], messages: list[Message]
-    ) -> None:
+    def __init__(self, shelf: "Shelf", base: int, ids: list[int], messages: list[Message]) -> None:
         self.shelf = shelf
         self.stack: Stack | None = None
         self.base = base
         self.ids = ids
-        self.metadata = metadata
         self.messages = messages
-        self.size = _size(metadata, messages)
+        self.size = _size(messages)
 
     @property
     def next(self) -> int:
         return self.base + len(self.messages)
 
-    def extend(self, ids: list[int], metadata: list[bytes], messages: list[Message]) -> None:
+    def extend(self, ids: list[int], messages: list[Message]) -> None:
         """Append messages."""
         self.ids += ids
-        self.metadata += metadata
         self.messages += messages
-        self._resize(self.size + _size(metadata, messages))
+        self._resize(self.size + _size(messages))
 
     def cut(self, stop: int) -> None:
         """Forget the messages from this offset on."""
         count = max(0, stop - self.base)
-        del self.ids[count:], self.metadata[count:], self.messages[count:]
-        self._resize(_size(self.metadata, self.messages))
+        del self.ids[count:], self.messages[count:]
+        self._resize(_size(self.messages))
 
     def _resize(self, size: int) -> None:
         if self.stack is not None:
@@ -233,14 +335,14 @@ class Shelf:
         self.chunks.insert(bisect_right(self.chunks, chunk.base, key=_base_of), chunk)
         stack.add(chunk)
 
-    def append(self, base: int, ids: list[int], metadata: list[bytes], messages: list[Message], stack: "Stack") -> None:
+    def append(self, base: int, ids: list[int], messages: list[Message], stack: "Stack") -> None:
         """Append new messages."""
         last = self.chunks[-1] if self.chunks else None
         if last is not None and last.next == base and last.stack is stack and len(last.messages) < MERGE_ROWS:
-            last.extend(ids, metadata, messages)
+            last.extend(ids, messages)
             stack.trim()
         else:
-            self.add(Chunk(self, base, ids, metadata, messages), stack)
+            self.add(Chunk(self, base, ids, messages), stack)
 
     def drop_below(self, offset: int) -> None:
         """Forget chunks whose messages are all below this offset."""
@@ -302,9 +404,9 @@ def _base_of(chunk: Chunk) -> int:
     return chunk.base
 
 
-def _size(metadata: list[bytes], messages: list[Message]) -> int:
+def _size(messages: list[Message]) -> int:
     payloads = sum([len(message.payload) + len(message.properties) for message in messages])
-    return payloads + sum([len(about) for about in metadata]) + _MESSAGE_BYTES * len(messages)
+    return payloads + _MESSAGE_BYTES * len(messages)
 
 
 _ROWS_PER_BATCH: Final = 8192
@@ -334,7 +436,6 @@ class ObjectLog(Log):
         "_context",
         "collected",
         "groups_by_name",
-        "id",
         "is_lent",
         "is_stored",
         "prefix",
@@ -441,15 +542,29 @@ class ObjectLog(Log):
             yield batch_of_messages(start, messages)
             start += len(messages)
 
-    def about(self, offset: int) -> tuple[int, bytes] | None:
-        """The id and the metadata of a message, staged or stored; None if there is none.
-
-        Raises Corrupt and Unavailable.
-        """
+    def staged_message(self, offset: int) -> tuple[int, Message] | None:
+        """A message with its id, staged or stored; None if there is none. Raises Corrupt and Unavailable."""
         if not self.staged.first_offset <= offset < self.staged.next_offset:
             return None
         chunk = self._chunk(offset)
-        return chunk.ids[offset - chunk.base], chunk.metadata[offset - chunk.base]
+        return chunk.ids[offset - chunk.base], chunk.messages[offset - chunk.base]
+
+    def staged_ids(self, start: int, stop: int) -> list[int]:
+        """The ids of messages, staged or stored, and others for offsets without a message.
+
+        Raises Corrupt and Unavailable.
+        """
+        found: list[int] = []
+        at, end = max(start, self.staged.first_offset), min(stop, self.staged.next_offset)
+        if at >= end:
+            return [NO_MESSAGE | offset for offset in range(start, stop)]
+        found += [NO_MESSAGE | offset for offset in range(start, at)]
+        while at < end:
+            chunk = self._chunk(at)
+            ids = chunk.ids[at - chunk.base : end - chunk.base]
+            found += ids
+            at += len(ids)
+        return found + [NO_MESSAGE | offset for offset in range(end, stop)]
 
     def _check(self, offset: int) -> None:
         if offset < self.first_offset:
@@ -462,10 +577,10 @@ class ObjectLog(Log):
         if chunk is None:
             stop = self.shelf.next_base(offset, self.next_offset)
             try:
-                rows = self._context.reader.read(self.prefix, offset, stop)
+                ids, messages = self._context.reader.read(self.prefix, offset, stop)
             except Corrupt as error:
                 raise Corrupt(f"{self.name!r}: {error.file}", error.position, error.what) from error
-            chunk = Chunk(self.shelf, offset, *rows)
+            chunk = Chunk(self.shelf, offset, ids, messages)
             self.shelf.add(chunk, kept)
         elif chunk.stack is kept:
             kept.touch(chunk)

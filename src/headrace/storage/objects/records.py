@@ -1,5 +1,6 @@
 """The values of the database as bytes and back: OpenData-Queue's records and our own. Keys are in keys.py.
 
+    payloads version u8 = 1 | count u16 | the length of each u32 | payloads
     metadata log entry  Array<message id u64 | metadata VarBytes>
     active   Array<message id u64 | claim id u64 | attempts u16 | metadata VarBytes>
              Array<message id u64 | claim id u64 | claimed at i64 | lease deadline i64 | attempts u16
@@ -12,20 +13,26 @@
 
 Times are microseconds since 1970 UTC. Decoding raises Corrupt for wrong bytes.
 
-The metadata of a message, little-endian:
+The metadata of a message in its log, little-endian:
 
     version u8 = 1 | flags u8 | encoding u8 | priority u8 | payload length u32 | timestamp i64
-    [visible at i64] [expires i64] [not before i64]                 with flags 1, 2, 4
+    [expires i64] [not before i64]                                  with flags 2, 4
     topic Utf8 | exchange Utf8 | client id Utf8 | protocol Utf8 | properties: the rest
-    flag 8: the payload is shared with other logs
+    flag 8: the payload is shared with other logs; flag 16: it is in a record of several payloads
 
-"Visible at" is only in the list of available messages: a requeued message may be claimed again from then on.
+The metadata of a message in a bucket has only what its log does not have:
+
+    version u8 = 2 | 1 | visible at i64          available: the message may be claimed again from then on
+    version u8 = 2 | 2 | consumer id Utf8        in flight
+    nothing                                      done and failed
+
+Releases before wrote there the metadata of the log, with flag 1 and "visible at" behind the timestamp if available.
 
 log        version u8 = 1 | first offset u64 | next offset u64 | bytes u64 | latest time i64
                | indexed offset u64 | name Utf8
 progress   version u8 = 1 | mode u8 | log id u64 | cursor u64 | committed u64 | name Utf8
            then, for each range of settled offsets above committed: gap var_u64 | length var_u64
-instance   version u8 = 1 | instance id Utf8
+instance   version u8 = 2 | instance id Utf8        version 1: a store without records of several payloads
 
 SeqBlock   base u64 | size u64, both big-endian: every number below base + size may be in use
 """
@@ -79,6 +86,8 @@ class Sequence:
 
 
 VERSION: Final = 1
+STORE_VERSION: Final = 2
+"""The version of the whole store: a release that does not know it does not open the store."""
 
 _LOG: Final = struct.Struct("<BQQQqQ")
 _PROGRESS: Final = struct.Struct("<BBQQQ")
@@ -151,13 +160,13 @@ def decode_progress(data: bytes, where: str) -> Progress:
 
 
 def encode_instance(instance: str) -> bytes:
-    return bytes((VERSION,)) + encode_utf8(instance)
+    return bytes((STORE_VERSION,)) + encode_utf8(instance)
 
 
 def decode_instance(data: bytes, where: str) -> str:
     """Raises Corrupt."""
     reader = Reader(data, where)
-    reader.version(VERSION)
+    reader.version(STORE_VERSION, VERSION)
     instance = reader.utf8()
     reader.end()
     return instance
@@ -167,7 +176,8 @@ VISIBLE: Final = 1
 EXPIRES: Final = 2
 NOT_BEFORE: Final = 4
 SHARED: Final = 8
-KNOWN_FLAGS: Final = VISIBLE | EXPIRES | NOT_BEFORE | SHARED
+PACKED: Final = 16
+KNOWN_FLAGS: Final = VISIBLE | EXPIRES | NOT_BEFORE | SHARED | PACKED
 
 HEAD: Final = struct.Struct("<BBBBIq")
 TIME: Final = struct.Struct("<q")
@@ -181,15 +191,14 @@ class MetadataEncoder:
     def __init__(self) -> None:
         self._known: dict[Source, bytes] = {}
 
-    def encode(self, message: Message, shared: bool = False) -> bytes:
-        """Raises Refused when a text of its source is too long."""
+    def encode(self, message: Message, flags: int = 0) -> bytes:
+        """Encode a message that is SHARED or PACKED. Raises Refused when a text of its source is too long."""
         source = message.source
         about = self._known.get(source)
         if about is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             about = self._known[source] = _encode_source(source)
-        flags = SHARED if shared else 0
         times = b""
         if message.expires_us:
             flags |= EXPIRES
@@ -208,23 +217,40 @@ class MetadataDecoder:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str, str, int], Source] = {}
+        self._last = Source("")
+        self._texts = b""
+        """The texts of the last source, encoded; "" if there is none."""
 
     def decode(self, metadata: bytes, payload: bytes, where: str) -> Message:
         """Raises Corrupt when the metadata is damaged or belongs to another payload."""
         _, flags, encoding, priority, size, time_us = head_of(metadata, where)
         if size != len(payload):
             raise Corrupt(where, 4, f"a payload of {size} bytes expected, {len(payload)} were found")
+        at = HEAD.size + (8 if flags & VISIBLE else 0)
+        expires_us = not_before_us = 0
+        if flags & (EXPIRES | NOT_BEFORE):
+            reader = Reader(metadata, where)
+            reader.at = at
+            expires_us = reader.i64() if flags & EXPIRES else 0
+            not_before_us = reader.i64() if flags & NOT_BEFORE else 0
+            at = reader.at
+        texts = self._texts
+        if not texts or encoding != self._last.encoding or not metadata.startswith(texts, at):
+            texts = self._look_up(metadata, at, encoding, where)
+        return Message(self._last, payload, time_us, metadata[at + len(texts) :], priority, expires_us, not_before_us)
+
+    def _look_up(self, metadata: bytes, at: int, encoding: int, where: str) -> bytes:
+        """Make the source that begins here the last one; returns its texts, encoded. Raises Corrupt."""
         reader = Reader(metadata, where)
-        reader.at = HEAD.size + (8 if flags & VISIBLE else 0)
-        expires_us = reader.i64() if flags & EXPIRES else 0
-        not_before_us = reader.i64() if flags & NOT_BEFORE else 0
+        reader.at = at
         names = (reader.utf8(), reader.utf8(), reader.utf8(), reader.utf8(), encoding)
         source = self._known.get(names)
         if source is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             source = self._known[names] = Source(*names)
-        return Message(source, payload, time_us, metadata[reader.at :], priority, expires_us, not_before_us)
+        self._last, self._texts = source, metadata[at : reader.at]
+        return self._texts
 
 
 def payload_length(metadata: bytes, where: str) -> int:
@@ -237,28 +263,9 @@ def timestamp_us(metadata: bytes, where: str) -> int:
     return head_of(metadata, where)[5]
 
 
-def is_shared(metadata: bytes, where: str) -> bool:
-    """Whether other logs may have the same payload. Raises Corrupt."""
-    return bool(head_of(metadata, where)[1] & SHARED)
-
-
-def with_visible_at(metadata: bytes, time_us: int) -> bytes:
-    """Add to a requeued message's metadata the time from which it may be claimed again."""
-    flags = bytes((VERSION, metadata[1] | VISIBLE))
-    return flags + metadata[2 : HEAD.size] + TIME.pack(time_us) + metadata[HEAD.size :]
-
-
-def visible_at(metadata: bytes, where: str) -> tuple[bytes, int | None]:
-    """The metadata as in the log, and the time from which a requeued message may be claimed again. Raises Corrupt."""
-    flags = head_of(metadata, where)[1]
-    if not flags & VISIBLE:
-        return metadata, None
-    end = HEAD.size + TIME.size
-    if len(metadata) < end:
-        raise Corrupt(where, HEAD.size, "the metadata ends too early")
-    (time_us,) = TIME.unpack_from(metadata, HEAD.size)
-    plain = bytes((VERSION, flags & ~VISIBLE)) + metadata[2 : HEAD.size] + metadata[end:]
-    return plain, time_us
+def flags_of(metadata: bytes, where: str) -> int:
+    """Whether the payload is SHARED or PACKED, among others. Raises Corrupt."""
+    return head_of(metadata, where)[1]
 
 
 def _encode_source(source: Source) -> bytes:
@@ -275,6 +282,100 @@ def head_of(metadata: bytes, where: str) -> tuple[int, int, int, int, int, int]:
     if head[1] & ~KNOWN_FLAGS:
         raise Corrupt(where, 1, f"the metadata has unknown flags {head[1]:02x}")
     return head
+
+
+_PAYLOADS: Final = struct.Struct("<BH")
+
+
+def packed_runs(ids: list[int], metadata: list[bytes]) -> list[tuple[int, int]]:
+    """The rows of an entry whose payloads are in one record each: from the first up to but not including the second.
+
+    Rows with consecutive ids and flag PACKED are together.
+    """
+    found: list[tuple[int, int]] = []
+    start = -1
+    for row, about in enumerate(metadata):
+        is_packed = len(about) >= HEAD.size and about[1] & PACKED
+        if start >= 0 and not (is_packed and ids[row] == ids[row - 1] + 1):
+            found.append((start, row))
+            start = -1
+        if is_packed and start < 0:
+            start = row
+    if start >= 0:
+        found.append((start, len(ids)))
+    return found
+
+
+def encode_payloads(payloads: list[bytes]) -> bytes:
+    """Encode the payloads of up to 65,535 messages with consecutive ids."""
+    count = len(payloads)
+    lengths = struct.pack(f"<{count}I", *[len(payload) for payload in payloads])
+    return b"".join([_PAYLOADS.pack(VERSION, count), lengths, *payloads])
+
+
+def payload_places(data: bytes, where: str) -> tuple[int, tuple[int, ...]]:
+    """The position of the first payload, and the lengths of all. Raises Corrupt."""
+    if len(data) < _PAYLOADS.size:
+        raise Corrupt(where, 0, "the record of payloads ends too early")
+    version, count = _PAYLOADS.unpack_from(data)
+    if version != VERSION:
+        raise Corrupt(where, 0, f"version {version} of payloads is not known; this release reads version {VERSION}")
+    start = _PAYLOADS.size + 4 * count
+    lengths: tuple[int, ...] = struct.unpack_from(f"<{count}I", data, _PAYLOADS.size) if start <= len(data) else ()
+    if start + sum(lengths) != len(data):
+        raise Corrupt(where, 1, f"the record has {len(data)} bytes, which is not what its payloads have")
+    return start, lengths
+
+
+def decode_payloads(data: bytes, where: str) -> list[bytes]:
+    """Raises Corrupt."""
+    at, lengths = payload_places(data, where)
+    found: list[bytes] = []
+    for length in lengths:
+        found.append(data[at : at + length])
+        at += length
+    return found
+
+
+BUCKET_VERSION: Final = 2
+_VISIBLE_AT: Final = 1
+_CONSUMER: Final = 2
+_VISIBLE_HEAD: Final = bytes((BUCKET_VERSION, _VISIBLE_AT))
+_CONSUMER_HEAD: Final = bytes((BUCKET_VERSION, _CONSUMER))
+
+
+def encode_visible_at(time_us: int) -> bytes:
+    """The metadata of a requeued message in its bucket: the time from which it may be claimed again."""
+    return _VISIBLE_HEAD + TIME.pack(time_us)
+
+
+def decode_visible_at(metadata: bytes, where: str) -> int | None:
+    """The time from which a message may be claimed again; None if it was never claimed. Raises Corrupt."""
+    if not metadata.startswith(_VISIBLE_HEAD):
+        if not metadata or not head_of(metadata, where)[1] & VISIBLE:
+            return None
+        at = HEAD.size  # a release before wrote the metadata of the log
+    else:
+        at = len(_VISIBLE_HEAD)
+    reader = Reader(metadata, where)
+    reader.at = at
+    return reader.i64()
+
+
+def encode_consumer(consumer: str) -> bytes:
+    """The metadata of a message in flight in its bucket. Raises Refused when the name is too long."""
+    return _CONSUMER_HEAD + encode_utf8(consumer)
+
+
+def decode_consumer(metadata: bytes, where: str) -> str | None:
+    """The consumer of a message in flight; None if only its attempts have it. Raises Corrupt."""
+    if not metadata.startswith(_CONSUMER_HEAD):
+        return None
+    reader = Reader(metadata, where)
+    reader.at = len(_CONSUMER_HEAD)
+    consumer = reader.utf8()
+    reader.end()
+    return consumer
 
 
 MAX_ATTEMPTS: Final = 0xFFFF
@@ -409,7 +510,7 @@ def decode_settled(data: bytes, where: str) -> list[Settled]:
     return found
 
 
-def encode_attempts(attempts: list[Attempt]) -> bytes:
+def encode_attempts(attempts: tuple[Attempt, ...]) -> bytes:
     return encode_array([struct.pack("<q", each.claimed_at_us) + encode_utf8(each.consumer) for each in attempts])
 
 

@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import Refused
-from headrace.model import Message
-from headrace.storage.local.arrow import BLOCK_BYTES, Origin, encode_table
+from headrace.model import AMQP091, MQTT5, NATIVE, Message
+from headrace.storage.local.arrow import BLOCK_BYTES, Origin, cut_batch, encode_table
+from headrace.wire.encodings import decode_properties
 
 NOW_US = 1_767_225_600_000_000
+
+
 ORIGIN = Origin("orders", "", "bulk:ann", "bulk", NOW_US)
 
 
@@ -106,6 +109,50 @@ def _reference(kind: str | None, headers: list[tuple[str, str | None]] | None) -
     return json.dumps(said, separators=(",", ":")).encode() if said else b""
 
 
+def test_properties_of_any_encoding_stay_as_they_are_and_what_is_said_beside_them_is_added() -> None:
+    # A header n, a byte of 5, and a message id.
+    kept = bytes.fromhex("2080") + (4).to_bytes(4) + b"\1nb\5" + b"\2id"
+    user = bytes.fromhex("26 0001 6b 0001 76")
+    table = pa.table(
+        {
+            "payload": ["a", "b", "c", "d"],
+            "topic": ["x", "y", "x", "x"],
+            "encoding": pa.array([AMQP091, MQTT5, None, AMQP091], pa.int32()),
+            "properties": pa.array([kept, user, None, kept], pa.binary()),
+            "content_type": [None, None, "text/plain", "text/html"],
+            "headers": pa.array([None, None, None, [("k", "v")]], pa.map_(pa.string(), pa.string())),
+        }
+    )
+
+    *found, added = messages(table)
+
+    assert [(message.source.topic, message.source.encoding, message.properties) for message in found] == [
+        ("x", AMQP091, kept),
+        ("y", MQTT5, user),
+        ("x", NATIVE, b'{"content_type":"text/plain"}'),
+    ]
+    properties = decode_properties(AMQP091, added.properties)
+    assert (properties.content_type, properties.message_id) == ("text/html", "id")
+    assert properties.headers == {"n": 5, "k": "v"}
+
+
+@given(
+    st.lists(st.integers(0, 3000), min_size=1, max_size=60),
+    st.integers(1, 5000),
+    st.integers(1, 20),
+    st.integers(0, 5),
+)
+def test_batches_are_cut_by_the_real_sizes_of_their_rows(sizes: list[int], most: int, rows: int, cut: int) -> None:
+    batch = pa.RecordBatch.from_pydict({"payload": [b"x" * size for size in sizes]}).slice(min(cut, len(sizes) - 1))
+
+    pieces = list(cut_batch(batch, most, rows))
+
+    assert pa.Table.from_batches(pieces).equals(pa.Table.from_batches([batch]))
+    for piece in pieces:
+        payloads = sum(len(payload) for payload in piece.column(0).to_pylist())
+        assert piece.num_rows == 1 or (payloads <= most and piece.num_rows <= rows)
+
+
 def test_the_first_expiry_is_known() -> None:
     table = pa.table({"payload": ["a", "b"], "expires_in_ms": pa.array([None, 7], pa.int64())})
 
@@ -129,6 +176,9 @@ def test_the_first_expiry_is_known() -> None:
         ({"payload": ["a"], "expires_in_ms": [-1]}, "no time from now on"),
         ({"payload": ["a"], "deliver_at": [5]}, "'deliver_at' is int64; it must be a timestamp"),
         ({"payload": ["a"], "headers": ["x"]}, "it must be a map of text to text"),
+        ({"payload": ["a"], "properties": [b"x"]}, "both of the columns encoding and properties"),
+        ({"payload": ["a"], "properties": [b"x"], "encoding": [300]}, "'encoding' is not from 0 to 255"),
+        ({"payload": ["a"], "properties": [b"x"], "encoding": [9]}, "no protocol here reads properties of encoding 9"),
     ],
 )
 def test_what_is_no_message_is_refused(columns: dict[str, list[object]], said: str) -> None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, get_ident
 
 import pytest
 
+from headrace.clock import ManualClock
 from headrace.errors import Fatal, HeadraceError
 from headrace.storage.api import Commit
 from headrace.storage.local.disk import Disk, SyncFailed
@@ -20,12 +21,18 @@ class SlowDisk(Disk):
         self.gate = Event()
         self.gate.set()
         self.is_broken = False
+        self.clock = ManualClock()
+        self.takes_seconds = 0.0
+        self.synced_by: list[int] = []
+        """The threads that synced, in order."""
 
     def write_synced(self, fd: int, buffers: object, position: int) -> None:
         assert self.gate.wait(10)
         super().write_synced(fd, buffers, position)  # type: ignore[arg-type]
 
     def sync(self, fd: int) -> None:
+        self.synced_by.append(get_ident())
+        self.clock.advance(self.takes_seconds)
         assert self.gate.wait(10)
         if self.is_broken:
             raise SyncFailed(5, "Input/output error")
@@ -38,7 +45,7 @@ class Owner:
     def __init__(self, root: Path) -> None:
         self.disk = SlowDisk()
         self.woken = Event()
-        self.engine = LocalEngine(root, self.woken.set, disk=self.disk)
+        self.engine = LocalEngine(root, self.woken.set, disk=self.disk, clock=self.disk.clock)
         self.told: list[str] = []
         self.errors: list[HeadraceError | None] = []
         self.publish("begin", early=False)  # the first record makes the journal's first file
@@ -56,6 +63,18 @@ class Owner:
     def _done(self, name: str, error: HeadraceError | None) -> None:
         self.told.append(f"{name} done")
         self.errors.append(error)
+
+    def publish_each(self, count: int) -> list[bool]:
+        """Publish one by one, each after the last is durable; returns for each sync whether this thread made it."""
+        self.disk.synced_by.clear()
+        for number in range(count):
+            self.woken.clear()
+            self.publish(str(number))
+            while self.told[-1] != f"{number} done":
+                assert self.woken.wait(10)
+                self.woken.clear()
+                self.engine.poll()
+        return [thread == get_ident() for thread in self.disk.synced_by]
 
     @property
     def stored(self) -> list[bytes]:
@@ -149,6 +168,54 @@ def test_the_owner_is_woken_when_a_sync_is_over(owner: Owner) -> None:
     assert owner.woken.wait(10)
     owner.engine.poll()
     assert owner.told == ["a used", "a done"]
+
+
+def test_the_owner_syncs_itself_on_a_disk_that_was_fast_for_a_while(owner: Owner) -> None:
+    by_owner = owner.publish_each(50)
+
+    assert not by_owner[0]
+    assert all(by_owner[-20:])
+
+
+def test_one_long_sync_gives_syncs_back_to_the_thread(owner: Owner) -> None:
+    owner.publish_each(50)
+    owner.disk.takes_seconds = 0.005
+
+    assert owner.publish_each(3) == [True, False, False]
+
+
+def test_the_owner_never_syncs_itself_on_a_slow_disk(owner: Owner) -> None:
+    owner.disk.takes_seconds = 0.005
+
+    assert not any(owner.publish_each(50))
+
+
+def test_messages_published_meanwhile_share_the_sync_of_the_owner(owner: Owner) -> None:
+    owner.publish_each(50)
+    owner.disk.synced_by.clear()
+    owner.told.clear()
+
+    for name in ("a", "b", "c"):
+        owner.publish(name)
+    assert owner.told == ["a used", "b used", "c used"]
+    owner.engine.poll()
+
+    assert owner.disk.synced_by == [get_ident()]
+    assert owner.told[3:] == ["a done", "b done", "c done"]
+
+
+def test_a_sync_of_the_owner_that_fails_is_the_end_and_confirms_nothing(owner: Owner) -> None:
+    owner.publish_each(50)
+    owner.errors.clear()
+    owner.publish("a")
+    owner.disk.is_broken = True
+
+    with pytest.raises(Fatal):
+        owner.engine.poll()
+
+    assert [type(error) for error in owner.errors] == [Fatal]
+    with pytest.raises(Fatal):
+        owner.publish("b")
 
 
 def test_a_sync_that_fails_is_the_end_and_confirms_nothing(tmp_path: Path) -> None:

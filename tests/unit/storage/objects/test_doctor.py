@@ -66,8 +66,8 @@ def test_a_sound_store_has_no_problems(ward: Ward) -> None:
 
 
 def test_a_payload_that_is_missing_is_found_with_its_offset(ward: Ward) -> None:
-    found = ward.engine.log("orders").about(30)  # type: ignore[attr-defined]
-    ward.remove(keys.payload_key(found[0]))
+    (fifth,) = ward.engine.log("orders").staged_ids(5, 6)  # type: ignore[attr-defined]
+    ward.remove(keys.payloads_key(fifth - 5))
 
     report = examine_store(ward.url)
 
@@ -87,7 +87,7 @@ def test_an_entry_that_is_missing_is_found(ward: Ward) -> None:
 
 def test_a_group_without_its_log_is_a_problem_of_the_store(ward: Ward) -> None:
     log = ward.engine.log("orders")
-    ward.remove(keys.LOG + keys.u64(log.id))  # type: ignore[attr-defined]
+    ward.remove(keys.LOG + keys.u64(log.id))
 
     report = examine_store(ward.url)
 

@@ -1,8 +1,10 @@
 """What the engine over an object store puts there, what it takes away again, and how it reads it."""
 
+import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -16,17 +18,21 @@ from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.staging import encoded
 from headrace.storage.objects import engine as engine_module
 from headrace.storage.objects import keys
-from headrace.storage.objects.database import Database, Tuning
+from headrace.storage.objects.columns import ColumnReader
+from headrace.storage.objects.database import Change, Database, Tuning, Writing
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-from headrace.storage.objects.location import Location
+from headrace.storage.objects.location import Call, Location
 from headrace.storage.objects.records import (
     Spec,
     decode_active,
     decode_attempts,
+    decode_consumer,
     decode_entry,
+    decode_payloads,
     decode_settled,
     decode_spec,
 )
+from headrace.storage.objects.view import View
 from tests.waiting import eventually
 
 QUICK = ObjectSettings(flush_interval_ms=1)
@@ -87,16 +93,19 @@ def ack(start: int, stop: int, log: str = "orders") -> Callable[[Commit], object
     return lambda commit: commit.ack(log, "workers", start, stop)
 
 
-def test_a_message_is_a_payload_record_and_a_place_in_the_metadata_log(house: House) -> None:
+def test_the_messages_of_a_commit_are_a_record_of_payloads_and_an_entry_of_the_metadata_log(house: House) -> None:
     house.commit(append("orders", b"one", b"two"))
 
-    assert sorted(house.records(keys.PAYLOAD).values()) == [b"one", b"two"]
+    ((payloads_key, value),) = house.records(keys.PAYLOADS).items()
+    assert decode_payloads(value, "payloads") == [b"one", b"two"]
+    assert not house.records(keys.PAYLOAD)
     log_id = house.engine._catalog.log("orders").id
     prefix = keys.entry_prefix(f"opendata-queue/main/messages/metadata/{log_id}".encode())
     ((key, value),) = house.records(prefix).items()
     assert keys.decode_entry_key(key, prefix) == 0
     ids, metadata = decode_entry(value, "entry")
-    assert [keys.payload_key(each) for each in ids] == sorted(house.records(keys.PAYLOAD))
+    assert ids == [ids[0], ids[0] + 1]
+    assert payloads_key == keys.payloads_key(ids[0])
     assert all(b"orders/eu" in about for about in metadata)
 
 
@@ -176,8 +185,8 @@ def test_a_claimed_message_is_in_flight_with_its_attempt_until_it_is_done(house:
         (claimed_us, 99, 1)
     ] * 3
     assert [keys.number_of(each.claim_id) for each in in_flight] == [0, 1, 2]
-    attempts = [decode_attempts(value, "attempts") for value in house.records(keys.ATTEMPTS).values()]
-    assert attempts == [[(claimed_us, "c1")]] * 3
+    assert [decode_consumer(each.metadata, "in flight") for each in in_flight] == ["c1"] * 3
+    assert not house.records(keys.ATTEMPTS)  # the bucket has all of a first attempt
 
     house.clock.advance(1)
     house.commit(ack(0, 2), lambda commit: commit.bury("orders", "workers", 2, 3))
@@ -207,6 +216,8 @@ def test_a_message_given_back_is_available_from_its_time_on_and_remembers_its_at
 
     (record,) = house.records(keys.ATTEMPTS).values()
     assert [each.consumer for each in decode_attempts(record, "attempts")] == ["c1", "c2"]
+    house.commit(ack(0, 1))
+    assert not house.records(keys.ATTEMPTS)
 
 
 def test_a_message_in_several_logs_has_one_payload_that_goes_with_the_last_of_them(house: House) -> None:
@@ -217,15 +228,15 @@ def test_a_message_in_several_logs_has_one_payload_that_goes_with_the_last_of_th
         commit.append("two", [*messages(b"own"), message])
 
     house.commit(fan_out)
-    assert sorted(house.records(keys.PAYLOAD).values()) == [b"own", b"shared"]
+    assert payloads(house) == [b"own", b"shared"]
     assert len(house.records(keys.REFERENCE)) == 2
 
     house.commit(lambda commit: commit.truncate("two", 2))
-    eventually(lambda: list(house.records(keys.PAYLOAD).values()) == [b"shared"])
+    eventually(lambda: payloads(house) == [b"shared"])
     assert [found.payload for found in house.engine.log("one").read(0, 9)] == [b"shared"]
 
     house.commit(lambda commit: commit.drop("one"))
-    eventually(lambda: not house.records(keys.PAYLOAD) and not house.records(keys.REFERENCE))
+    eventually(lambda: not payloads(house) and not house.records(keys.REFERENCE))
 
 
 def test_copies_of_a_message_that_expire_at_different_times_have_one_payload(house: House) -> None:
@@ -295,7 +306,8 @@ def reopened(house: House) -> House:
 
 
 def payloads(house: House) -> list[bytes]:
-    return sorted(house.records(keys.PAYLOAD).values())
+    packed = [each for value in house.records(keys.PAYLOADS).values() for each in decode_payloads(value, "payloads")]
+    return sorted([*house.records(keys.PAYLOAD).values(), *packed])
 
 
 @pytest.mark.parametrize("order", [("papers", "one", "two"), ("one", "papers", "two"), ("two", "one", "papers")])
@@ -335,6 +347,7 @@ def test_copies_of_copies_outlive_both_and_leave_nothing_behind(house: House) ->
     copy("one", [0], "two")(house)
     copy("papers", [0], "one")(house)
     assert payloads(house) == [LARGE, b"never copied"]
+    assert not house.records(keys.PAYLOAD)
 
     house.commit(lambda commit: commit.truncate("one", 1))
     eventually(lambda: _collected(house, "one") == 1)
@@ -390,13 +403,13 @@ def test_what_one_process_leaves_uncollected_the_next_one_collects(house: House)
     house.commit(append("orders", b"one", b"two"), append("gone", b"three"))
     house.engine._collector.stop()
     house.commit(lambda commit: commit.truncate("orders", 2), lambda commit: commit.drop("gone"))
-    assert len(house.records(keys.PAYLOAD)) == 3
+    assert payloads(house) == [b"one", b"three", b"two"]
     house.engine._writer.stop()
     house.engine._database.close()
 
     house.open(QUICK)
 
-    eventually(lambda: not house.records(keys.PAYLOAD))
+    eventually(lambda: not payloads(house))
     assert house.engine.log("orders").next_offset == 2
 
 
@@ -459,8 +472,8 @@ def test_groups_forget_what_they_did_a_few_at_a_time(house: House, monkeypatch: 
     left = []
     for _ in range(3):
         house.engine.poll()
-        while house.engine._in_flight is not None:
-            house.engine._take(*house.engine._results.get())
+        while house.engine._catalog.staged:
+            house.engine._take(house.engine._results.get())
         left.append(settled(house, keys.DONE))
     assert left == [3, 1, 0]
 
@@ -513,9 +526,36 @@ def test_a_large_append_is_cut_into_entries_that_are_good_to_read(house: House) 
     assert [message.payload for message in log.read(990, 20)] == [b"%d" % number for number in range(990, 1010)]
 
 
+def test_logs_that_are_appended_to_in_turns_are_read_from_records_apart_from_each_other(house: House) -> None:
+    names = ["one", "two", "three"]
+    for turn in range(40):
+        house.commit(*[append(name, *[b"%s-%d-%d" % (name.encode(), turn, row) for row in range(9)]) for name in names])
+    reopened(house)
+
+    for name in names:
+        expected = [b"%s-%d-%d" % (name.encode(), turn, row) for turn in range(40) for row in range(9)]
+        assert [message.payload for message in house.engine.log(name).read(0, 999)] == expected
+
+
+def test_keys_that_are_looked_up_together_are_found_or_not_in_their_order(house: House) -> None:
+    database = house.engine._database
+    wanted = [b"%03d" % number for number in range(250)]
+    database.store([(key, key * 3) for key in wanted[::2]])
+
+    found = database.get_all(wanted)
+
+    assert found == [key * 3 if at % 2 == 0 else None for at, key in enumerate(wanted)]
+    assert database.get_all([]) == []
+    with (
+        pytest.raises(Unavailable, match="does not answer: reading"),
+        mock.patch.object(Call, "wait", return_value=False),
+    ):
+        database.get_all(wanted)
+
+
 def test_a_payload_that_is_missing_makes_its_log_corrupt_and_no_other(house: House) -> None:
     house.commit(append("orders", b"one"), append("other", b"two"))
-    payload = next(key for key, value in house.records(keys.PAYLOAD).items() if value == b"one")
+    payload = next(key for key, value in house.records(keys.PAYLOADS).items() if value.endswith(b"one"))
     house.engine._database.store([(payload, None)])
     house.engine.close()
     engine = house.open(QUICK)
@@ -535,18 +575,133 @@ def test_a_message_whose_topic_is_too_long_is_refused_and_nothing_else_is_harmed
     assert house.engine.log("orders").next_offset == 1
 
 
-def test_commits_that_arrive_while_one_is_written_are_written_together(house: House) -> None:
+def test_commits_that_arrive_while_one_is_written_are_written_one_by_one_and_waited_for_together(house: House) -> None:
     order: list[int] = []
-    for number in range(20):
-        commit = Commit()
-        commit.append("orders", messages(b"%d" % number))
-        house.engine.commit(commit, lambda error, number=number: order.append(number))  # type: ignore[misc]
-    house.engine.sync()
+    with writes(house) as written:
+        for number in range(20):
+            commit = Commit()
+            commit.append("orders", messages(b"%d" % number))
+            house.engine.commit(commit, lambda error, number=number: order.append(number))  # type: ignore[misc]
+        house.engine.sync()
 
     assert order == list(range(20))
+    assert len(written) == 20
+    assert sum(writing.waits for writing in written) < 20
     prefix = keys.entry_prefix(keys.log_name(MAIN, house.engine._catalog.log("orders").id))
     assert len(house.records(prefix)) == 20
     assert house.engine.staged_bytes == 0
+
+
+class Watched:
+    """A write that counts how often it is waited for; a late one has not come through the first time."""
+
+    def __init__(self, writing: Writing, is_late: bool) -> None:
+        self._writing = writing
+        self._is_late = is_late
+        self.waits = 0
+
+    def wait(self, timeout_ms: int) -> bool:
+        self.waits += 1
+        return (self.waits > 1 or not self._is_late) and self._writing.wait(timeout_ms)
+
+    def wait_taken(self, timeout_ms: int) -> bool:
+        return self._writing.wait_taken(timeout_ms)
+
+
+@contextlib.contextmanager
+def writes(house: House, are_late: bool = False) -> Iterator[list[Watched]]:
+    """All writes of the engine, in order."""
+    found: list[Watched] = []
+    database = house.engine._writer._database
+    write = database.write
+
+    def watched(changes: Iterable[Change]) -> Watched:
+        found.append(Watched(write(changes), are_late))
+        return found[-1]
+
+    with mock.patch.object(database, "write", watched):
+        yield found
+
+
+def answers(house: House) -> bool:
+    """Whether the engine takes commits again."""
+    house.engine.poll()
+    return not house.engine.trouble
+
+
+def test_a_late_write_takes_along_all_commits_behind_it_and_nothing_of_them_stays(house: House) -> None:
+    house.commit(append("orders", b"one", b"two"), group(), claim(0, 2))
+    before = house.records(b"")
+    outcomes: list[HeadraceError | None] = []
+    with writes(house, are_late=True):
+        for number in range(5):
+            commit = Commit()
+            commit.append("orders", messages(b"late"))
+            commit.append(f"new-{number}", messages(b"late"))
+            commit.claim("orders", "workers", 2 + number, 3 + number, "c2", 5)
+            commit.ack("orders", "workers", number, number + 1)
+            commit.put(RETAINED, b"key", b"%d" % number)
+            house.engine.commit(commit, outcomes.append)
+        house.engine.sync()
+    assert [type(error) for error in outcomes] == [Unavailable] * 5
+    with pytest.raises(Unavailable):
+        house.engine.commit(Commit(), outcomes.append)
+
+    eventually(lambda: answers(house))
+
+    kept = {key: value for key, value in house.records(b"").items() if key != keys.SEQUENCE}
+    assert kept == {key: value for key, value in before.items() if key != keys.SEQUENCE}
+    assert contents(house, "orders") == [b"one", b"two"]
+    state = house.engine.log("orders").groups["workers"]
+    assert (state.committed, sorted(state.pending)) == (0, [0, 1])
+    house.commit(append("orders", b"three"), ack(0, 1))
+    assert contents(reopened(house), "orders") == [b"one", b"two", b"three"]
+    assert house.engine.log("orders").groups["workers"].committed == 1
+
+
+def test_a_late_write_without_anything_to_take_back_is_over_once_the_store_answers(house: House) -> None:
+    commit = Commit()
+    commit.append("orders", messages(b"one"))
+    house.engine.commit(commit, lambda error: None, durable=False)
+    house.engine.sync()
+    outcomes: list[HeadraceError | None] = []
+    with writes(house, are_late=True):
+        house.engine.commit(Commit(), outcomes.append)
+        house.engine.sync()
+    assert isinstance(outcomes[0], Unavailable)
+
+    eventually(lambda: answers(house))
+    house.commit(append("orders", b"two"))
+    assert contents(reopened(house), "orders") == [b"one", b"two"]
+
+
+def test_columns_are_read_from_payloads_together_apart_and_of_other_logs(house: House) -> None:
+    shared = messages(b"shared-1", b"shared-2")
+    house.commit(append("papers", LARGE, LARGE + b"2"))
+
+    def mixed(commit: Commit) -> None:
+        commit.append("one", [*messages(b"a", b"bb"), shared[0], *messages(b""), shared[1], *messages(b"dddd")])
+        commit.append("two", shared)
+
+    house.commit(mixed)
+    copy("papers", [1, 0], "one")(house)
+    house.commit(append("one", *[b"%d" % number * (number % 7) for number in range(1500)]))
+    house.commit(append("one", b"last", time_us=9))
+
+    expected = contents(house, "one")
+    assert expected[:8] == [b"a", b"bb", b"shared-1", b"", b"shared-2", b"dddd", LARGE + b"2", LARGE]
+    log = house.engine.log("one")
+    every = [message.payload for message in log.read(0, 1 << 20)]
+    view = View(Location(house.url), MAIN, 30_000, SystemClock())
+    try:
+        reader = ColumnReader(view, MAIN, view.logs()["one"][0])
+        for start, stop in ((0, len(every)), (1, 5), (3, 4), (7, 1200), (600, 1509)):
+            found = [each for batch in reader.batches(start, stop) for each in batch.column("payload").to_pylist()]
+            assert found == every[start:stop]
+    finally:
+        view.close()
+    log = reopened(house).engine.log("one")
+    assert [message.payload for message in log.read(0, 1 << 20)] == every
 
 
 def test_a_store_that_holds_something_else_is_refused(tmp_path: Path) -> None:
@@ -560,10 +715,10 @@ def test_a_store_that_holds_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_store_of_another_version_is_refused(house: House) -> None:
-    house.engine._database.store([(keys.INSTANCE, b"\x02\x04\x00main")])
+    house.engine._database.store([(keys.INSTANCE, b"\x03\x04\x00main")])
     house.engine.close()
 
-    with pytest.raises(Corrupt, match="version 2 is not known; this release reads version 1"):
+    with pytest.raises(Corrupt, match="version 3 is not known; this release reads version 2"):
         house.open(QUICK)
 
 
