@@ -20,7 +20,7 @@ from tests.changing_server import ChangingServer
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ChangingServer]:
+def changing() -> Iterator[ChangingServer]:
     opened = ChangingServer()
     for name in ("ann", "bob"):
         opened.add_user(name)
@@ -41,11 +41,11 @@ def _do(channel: BlockingChannel, operation: "Operation") -> None:
 # -- virtual hosts -----------------------------------------------------------------------------------------------------
 
 
-def test_virtual_hosts_are_worlds_of_their_own(server: ChangingServer) -> None:
-    server.change(lambda done: server.hosts.create("eu", done))
-    server.allow("ann", "eu")
-    server.allow("ann")
-    here, there = server.connect("ann").channel(), server.connect("ann", "eu").channel()
+def test_virtual_hosts_are_worlds_of_their_own(changing: ChangingServer) -> None:
+    changing.change(lambda done: changing.hosts.create("eu", done))
+    changing.allow("ann", "eu")
+    changing.allow("ann")
+    here, there = changing.connect("ann").channel(), changing.connect("ann", "eu").channel()
     for channel, body in ((here, b"here"), (there, b"there")):
         channel.queue_declare("worlds")
         channel.exchange_declare("worlds", "fanout")
@@ -59,61 +59,61 @@ def test_virtual_hosts_are_worlds_of_their_own(server: ChangingServer) -> None:
     assert here.queue_declare("worlds", passive=True).method.message_count == 0
 
 
-def test_a_host_that_is_not_there_or_not_open_to_the_user_is_530(server: ChangingServer) -> None:
-    server.change(lambda done: server.hosts.create("closed", done))
+def test_a_host_that_is_not_there_or_not_open_to_the_user_is_530(changing: ChangingServer) -> None:
+    changing.change(lambda done: changing.hosts.create("closed", done))
     with pytest.raises(ProbableAccessDeniedError, match=r"530.*vhost nowhere not found"):
-        server.connect("ann", "nowhere")
+        changing.connect("ann", "nowhere")
     with pytest.raises(ProbableAccessDeniedError, match=r"530.*access to vhost 'closed' refused for user 'ann'"):
-        server.connect("ann", "closed")
+        changing.connect("ann", "closed")
 
 
-def test_a_deleted_host_ends_its_connections_and_no_others(server: ChangingServer) -> None:
-    server.change(lambda done: server.hosts.create("going", done))
-    server.allow("ann", "going")
-    gone, kept = server.connect("ann", "going"), server.connect("guest")
+def test_a_deleted_host_ends_its_connections_and_no_others(changing: ChangingServer) -> None:
+    changing.change(lambda done: changing.hosts.create("going", done))
+    changing.allow("ann", "going")
+    gone, kept = changing.connect("ann", "going"), changing.connect("guest")
     gone.channel().queue_declare("q", durable=True)
 
-    server.change(lambda done: server.hosts.delete("going", done))
+    changing.change(lambda done: changing.hosts.delete("going", done))
 
     with pytest.raises(ConnectionClosedByBroker, match=r"vhost 'going' is deleted"):
         gone.process_data_events(60)
     with pytest.raises(ProbableAccessDeniedError, match="vhost going not found"):
-        server.connect("ann", "going")
+        changing.connect("ann", "going")
     assert kept.channel().is_open
-    server.change(lambda done: server.hosts.create("going", done))
-    server.allow("ann", "going")
+    changing.change(lambda done: changing.hosts.create("going", done))
+    changing.allow("ann", "going")
     with pytest.raises(ChannelClosedByBroker, match="404"):
-        server.connect("ann", "going").channel().queue_declare("q", passive=True)
+        changing.connect("ann", "going").channel().queue_declare("q", passive=True)
 
 
 # -- logging in --------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_password_is_403_where_the_client_understands_that(server: ChangingServer) -> None:
+def test_a_wrong_password_is_403_where_the_client_understands_that(changing: ChangingServer) -> None:
     with pytest.raises(ProbableAuthenticationError, match=r"403.*ACCESS_REFUSED - Login was refused using.*PLAIN"):
-        server.connect("ann", credentials=pika.PlainCredentials("ann", "wrong"))
+        changing.connect("ann", credentials=pika.PlainCredentials("ann", "wrong"))
     with pytest.raises(ProbableAuthenticationError, match="ACCESS_REFUSED"):
-        server.connect("nobody")
+        changing.connect("nobody")
 
 
-def test_others_just_lose_the_connection(server: ChangingServer) -> None:
+def test_others_just_lose_the_connection(changing: ChangingServer) -> None:
     old = {"capabilities": {"authentication_failure_close": False}}
     with pytest.raises(AMQPConnectionError) as ended:
-        server.connect("ann", credentials=pika.PlainCredentials("ann", "wrong"), client_properties=old)
+        changing.connect("ann", credentials=pika.PlainCredentials("ann", "wrong"), client_properties=old)
     assert "ACCESS_REFUSED" not in str(ended.value)
 
 
-def test_a_removed_user_is_disconnected_and_cannot_come_back(server: ChangingServer) -> None:
-    server.add_user("eve")
-    server.allow("eve")
-    connection = server.connect("eve")
+def test_a_removed_user_is_disconnected_and_cannot_come_back(changing: ChangingServer) -> None:
+    changing.add_user("eve")
+    changing.allow("eve")
+    connection = changing.connect("eve")
 
-    server.change(lambda done: server.access.delete_user("eve", done))
+    changing.change(lambda done: changing.access.delete_user("eve", done))
 
     with pytest.raises(ConnectionClosedByBroker, match="user 'eve' is deleted"):
         connection.process_data_events(60)
     with pytest.raises(ProbableAuthenticationError):
-        server.connect("eve")
+        changing.connect("eve")
 
 
 # -- what each method needs --------------------------------------------------------------------------------------------
@@ -174,9 +174,9 @@ _OPERATIONS: dict[str, tuple[Operation, dict[str, list[str]]]] = {
 
 
 @pytest.fixture
-def things(server: ChangingServer) -> Iterator[BlockingChannel]:
+def things(changing: ChangingServer) -> Iterator[BlockingChannel]:
     """What the operations are about, made anew by guest."""
-    channel = server.connect().channel()
+    channel = changing.connect().channel()
     for queue in ("q", "new", "s", "fresh"):
         channel.queue_delete(queue)
     for exchange in ("x", "y", "newx"):
@@ -196,9 +196,9 @@ def _pattern(names: list[str]) -> str:
     return "^(" + "|".join(re.escape(name) for name in names) + ")$" if names else ""
 
 
-def _try(server: ChangingServer, operation: Operation, needs: dict[str, list[str]]) -> None:
-    server.allow("ann", "/", *[_pattern(needs.get(what, [])) for what in ("configure", "write", "read")])
-    connection = server.connect("ann")
+def _try(changing: ChangingServer, operation: Operation, needs: dict[str, list[str]]) -> None:
+    changing.allow("ann", "/", *[_pattern(needs.get(what, [])) for what in ("configure", "write", "read")])
+    connection = changing.connect("ann")
     try:
         _do(connection.channel(), operation)
     finally:
@@ -208,50 +208,50 @@ def _try(server: ChangingServer, operation: Operation, needs: dict[str, list[str
 
 @pytest.mark.parametrize("name", _OPERATIONS)
 @pytest.mark.usefixtures("things")
-def test_a_method_needs_exactly_its_permissions(server: ChangingServer, name: str) -> None:
+def test_a_method_needs_exactly_its_permissions(changing: ChangingServer, name: str) -> None:
     operation, needs = _OPERATIONS[name]
     for what, names in needs.items():
         for missing in names:
             less = {**needs, what: [kept for kept in names if kept != missing]}
             expected = f"ACCESS_REFUSED - {what} access to (queue|exchange) '{re.escape(missing)}' in vhost '/' refused"
             with pytest.raises(ChannelClosedByBroker, match=f"403.*{expected} for user 'ann'"):
-                _try(server, operation, less)
+                _try(changing, operation, less)
 
-    _try(server, operation, needs)
+    _try(changing, operation, needs)
 
 
-def test_a_name_that_the_server_gives_needs_permission_too(server: ChangingServer) -> None:
-    server.allow("ann", configure="^mine")
+def test_a_name_that_the_server_gives_needs_permission_too(changing: ChangingServer) -> None:
+    changing.allow("ann", configure="^mine")
     with pytest.raises(ChannelClosedByBroker, match=r"403.*configure access to queue 'amq\.gen-"):
-        server.connect("ann").channel().queue_declare("")
-    server.allow("ann", configure=r"^amq\.gen-.+")
-    assert server.connect("ann").channel().queue_declare("").method.queue.startswith("amq.gen-")
+        changing.connect("ann").channel().queue_declare("")
+    changing.allow("ann", configure=r"^amq\.gen-.+")
+    assert changing.connect("ann").channel().queue_declare("").method.queue.startswith("amq.gen-")
 
 
 def test_taking_a_permission_away_counts_for_those_who_are_connected(
-    server: ChangingServer, things: BlockingChannel
+    changing: ChangingServer, things: BlockingChannel
 ) -> None:
-    server.allow("ann")
-    connection = server.connect("ann")
+    changing.allow("ann")
+    connection = changing.connect("ann")
     channel = connection.channel()
     channel.confirm_delivery()
     channel.basic_publish("", "q", b"allowed")
 
-    server.allow("ann", write="^other$")
+    changing.allow("ann", write="^other$")
 
     with pytest.raises(ChannelClosedByBroker, match=r"403.*write access to exchange 'amq\.default'"):
         channel.basic_publish("", "q", b"refused")
-    server.change(lambda done: server.access.delete_permission("ann", "/", done))
+    changing.change(lambda done: changing.access.delete_permission("ann", "/", done))
     with pytest.raises(ChannelClosedByBroker, match="403"):
         connection.channel().basic_get("q")
     assert things.queue_declare("q", passive=True).method.message_count == 1
 
 
-def test_topic_permissions_bound_keys_to_publish_and_to_bind(server: ChangingServer, things: BlockingChannel) -> None:
-    server.allow("ann")
+def test_topic_permissions_bound_keys_to_publish_and_to_bind(changing: ChangingServer, things: BlockingChannel) -> None:
+    changing.allow("ann")
     topic = TopicPermission("ann", "/", "amq.topic", "^{username}\\.", "^public\\.")
-    server.change(lambda done: server.access.put_topic_permission(topic, done))
-    connection = server.connect("ann")
+    changing.change(lambda done: changing.access.put_topic_permission(topic, done))
+    connection = changing.connect("ann")
 
     channel = connection.channel()
     channel.basic_publish("amq.topic", "ann.1", b"mine")
@@ -266,26 +266,28 @@ def test_topic_permissions_bound_keys_to_publish_and_to_bind(server: ChangingSer
     ):
         with pytest.raises(ChannelClosedByBroker, match=r"403.*access to topic '.*' in exchange 'amq\.topic'"):
             _do(connection.channel(), refused)
-    server.change(lambda done: server.access.delete_topic_permissions("ann", "/", done))
+    changing.change(lambda done: changing.access.delete_topic_permissions("ann", "/", done))
     channel.basic_publish("amq.topic", "bob.1", b"now")
     _sync(channel)
     assert things.is_open
 
 
-def test_messages_bear_the_name_of_who_logged_in_or_of_nobody(server: ChangingServer, things: BlockingChannel) -> None:
-    server.allow("ann")
-    channel = server.connect("ann").channel()
+def test_messages_bear_the_name_of_who_logged_in_or_of_nobody(
+    changing: ChangingServer, things: BlockingChannel
+) -> None:
+    changing.allow("ann")
+    channel = changing.connect("ann").channel()
     channel.confirm_delivery()
     channel.basic_publish("", "q", b"mine", pika.BasicProperties(user_id="ann"))
     with pytest.raises(ChannelClosedByBroker, match=r"406.*user_id property set to 'guest' but authenticated user was"):
         channel.basic_publish("", "q", b"not mine", pika.BasicProperties(user_id="guest"))
 
-    server.change(lambda done: server.access.put_user("ann", None, ["impersonator"], done))
-    other = server.connect("ann").channel()
+    changing.change(lambda done: changing.access.put_user("ann", None, ["impersonator"], done))
+    other = changing.connect("ann").channel()
     other.confirm_delivery()
     other.basic_publish("", "q", b"in the name of", pika.BasicProperties(user_id="guest"))
 
-    server.change(lambda done: server.access.put_user("ann", None, [], done))
+    changing.change(lambda done: changing.access.put_user("ann", None, [], done))
     assert [things.basic_get("q", auto_ack=True)[1].user_id for _ in range(2)] == ["ann", "guest"]
 
 
@@ -293,29 +295,29 @@ def test_messages_bear_the_name_of_who_logged_in_or_of_nobody(server: ChangingSe
 
 
 @pytest.fixture
-def limit(server: ChangingServer) -> Iterator[Callable[[Limits], None]]:
+def limit(changing: ChangingServer) -> Iterator[Callable[[Limits], None]]:
     """Sets bob's limits, for the length of a test."""
-    server.allow("bob")
+    changing.allow("bob")
 
     def set_limits(limits: Limits) -> None:
-        server.change(lambda done: server.access.set_limits("bob", limits, done))
+        changing.change(lambda done: changing.access.set_limits("bob", limits, done))
 
     yield set_limits
     set_limits(Limits())
 
 
-def test_connections_above_the_users_limit_are_530(server: ChangingServer, limit: Callable[[Limits], None]) -> None:
+def test_connections_above_the_users_limit_are_530(changing: ChangingServer, limit: Callable[[Limits], None]) -> None:
     limit(Limits(max_connections=2))
-    first, _ = server.connect("bob"), server.connect("bob")
+    first, _ = changing.connect("bob"), changing.connect("bob")
     with pytest.raises(ProbableAccessDeniedError, match=r"530.*user connection limit \(2\) is reached"):
-        server.connect("bob")
+        changing.connect("bob")
     first.close()
-    assert server.connect("bob").is_open
+    assert changing.connect("bob").is_open
 
 
-def test_channels_above_the_users_limit_are_530(server: ChangingServer, limit: Callable[[Limits], None]) -> None:
+def test_channels_above_the_users_limit_are_530(changing: ChangingServer, limit: Callable[[Limits], None]) -> None:
     limit(Limits(max_channels=2))
-    one, other = server.connect("bob"), server.connect("bob")
+    one, other = changing.connect("bob"), changing.connect("bob")
     one.channel().close()
     one.channel()
     other.channel()
@@ -325,10 +327,10 @@ def test_channels_above_the_users_limit_are_530(server: ChangingServer, limit: C
 
 
 def test_a_message_above_the_users_limit_is_311(
-    server: ChangingServer, limit: Callable[[Limits], None], things: BlockingChannel
+    changing: ChangingServer, limit: Callable[[Limits], None], things: BlockingChannel
 ) -> None:
     limit(Limits(max_message_bytes=1000))
-    connection = server.connect("bob")
+    connection = changing.connect("bob")
     channel = connection.channel()
     channel.confirm_delivery()
     channel.basic_publish("", "q", b"x" * 1000)
@@ -339,11 +341,11 @@ def test_a_message_above_the_users_limit_is_311(
 
 
 def test_a_user_that_publishes_too_fast_is_slowed_and_nobody_else(
-    server: ChangingServer, limit: Callable[[Limits], None], things: BlockingChannel
+    changing: ChangingServer, limit: Callable[[Limits], None], things: BlockingChannel
 ) -> None:
     limit(Limits(max_message_rate=1))
     things.confirm_delivery()
-    connection = server.connect("bob")
+    connection = changing.connect("bob")
     channel = connection.channel()
     for _ in range(8):  # at once, so that it is not heard for seconds, also on a busy machine
         channel._impl.basic_publish("", "q", b"x")
@@ -363,11 +365,11 @@ def _depth(channel: BlockingChannel) -> int:
     return int(channel.queue_declare("q", passive=True).method.message_count)
 
 
-def test_no_permission_is_kept_for_a_user_that_is_gone(server: ChangingServer) -> None:
-    server.add_user("zed")
-    server.allow("zed")
-    server.change(lambda done: server.access.delete_user("zed", done))
-    server.add_user("zed")
+def test_no_permission_is_kept_for_a_user_that_is_gone(changing: ChangingServer) -> None:
+    changing.add_user("zed")
+    changing.allow("zed")
+    changing.change(lambda done: changing.access.delete_user("zed", done))
+    changing.add_user("zed")
     with pytest.raises(ProbableAccessDeniedError, match="refused for user 'zed'"):
-        server.connect("zed")
-    assert Permission("zed", "/", ".*", ".*", ".*") not in server.ask(server.access.permissions)
+        changing.connect("zed")
+    assert Permission("zed", "/", ".*", ".*", ".*") not in changing.ask(changing.access.permissions)
