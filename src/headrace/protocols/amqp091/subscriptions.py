@@ -6,7 +6,6 @@ from typing import Final, final
 
 from pamqp import base, commands
 
-from headrace.core.broker import Broker
 from headrace.core.client import ConsumePlan, ConsumeRequest, request_table
 from headrace.core.queue.definition import QUORUM
 from headrace.core.queue.dispatch import UNLIMITED, Consumer, Credit, Delivery, Recipient
@@ -236,7 +235,7 @@ class Subscription(Recipient):
     def deliver_reply(self, message: Message) -> None:
         """Send a direct reply, which no queue held."""
         tags = self._tags
-        properties = own_properties(self._context.broker, message)
+        properties = own_properties(message)
         out: list[bytes] = []
         self._encoder.encode(out, message.source, tags.pass_by(), False, properties, message.payload)
         self._send(out)
@@ -251,11 +250,11 @@ class Subscription(Recipient):
         plan = self.plan
         if plan is not None and plan.is_addressed:
             return self._addressed(plan, delivery)
-        return counted(own_properties(self._context.broker, delivery.message), delivery)
+        return counted(own_properties(delivery.message), delivery)
 
     def _addressed(self, plan: ConsumePlan, delivery: Delivery) -> bytes:
         message, queue = delivery.message, plan.queue.name
-        properties = _properties_of(self._context.broker, message)
+        properties = _properties_of(message)
         properties.message_id = format_message_id(queue, delivery.offset)
         properties.headers.update(
             {
@@ -275,14 +274,14 @@ class Subscription(Recipient):
         return encode_properties(properties)
 
 
-def own_properties(broker: Broker, message: Message) -> bytes:
+def own_properties(message: Message) -> bytes:
     """The message's properties in the encoding of 0-9-1, translated if another protocol brought the message."""
     if message.source.encoding == AMQP091:
         return message.properties or NONE
-    return encode_properties(_properties_of(broker, message))
+    return encode_properties(_properties_of(message))
 
 
-def _properties_of(broker: Broker, message: Message) -> Properties:
+def _properties_of(message: Message) -> Properties:
     """The message's properties, with expiration and priority, which other protocols leave to the broker."""
     properties = properties_of(message)
     if message.expires_us and not properties.expiration:
@@ -516,7 +515,7 @@ class Subscriptions:
                 "message_count": delivery.group.queue.messages,
             },
         )
-        properties = counted(own_properties(self._broker, message), delivery)
+        properties = counted(own_properties(message), delivery)
         self._answers.send(encode_content(self._channel, properties, message.payload, self._context.frame_max))
 
     def _send(self, kind: type[base.Frame], fields: Mapping[str, object] | None = None) -> None:

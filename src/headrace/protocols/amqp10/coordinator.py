@@ -96,7 +96,7 @@ class Transactions:
         delivery = link.unsettled[number]
         if state.outcome is None or delivery is None:
             return
-        how = settlement_of(self._context.broker, delivery, state.outcome)
+        how = settlement_of(delivery, state.outcome)
         transaction.settlements.append(_Settlement(link, number, delivery, how, state, is_settled))
         if is_settled:
             link.forget(number)

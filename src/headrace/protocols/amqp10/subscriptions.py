@@ -202,7 +202,7 @@ class Subscription(Origin):
 
     def _render(self, delivery: Delivery) -> bytes:
         """Return the whole message, with the additions of this delivery."""
-        properties, payload = _own_message(self.broker, delivery.message)
+        properties, payload = _own_message(delivery.message)
         head, footer = parts(properties)
         count = delivery.attempts - 1
         annotations: dict[str, object] = {STREAM_OFFSET: delivery.offset} if self._is_stream else {}
@@ -253,7 +253,7 @@ class Subscription(Origin):
             self.broker.allow(self.consumer, count)
 
     def settled(self, delivery: Delivery, outcome: Outcome) -> None:
-        settlement = settlement_of(self.broker, delivery, outcome)
+        settlement = settlement_of(delivery, outcome)
         try:
             self.broker.settle(delivery, settlement)
         except Refused:
@@ -318,7 +318,7 @@ class Browsing(Origin):
             return
         messages: list[bytes] = []
         for _, message in found:
-            properties, payload = _own_message(self._broker, message)
+            properties, payload = _own_message(message)
             messages.append(joined(_with_route(properties, message) if self._tells_route else properties, payload))
         link.send(messages, None)
 
@@ -345,7 +345,7 @@ def _with_route(properties: bytes, message: Message) -> bytes:
     return stored(properties[0], with_changes(head, None, _route_of(message)), footer)
 
 
-def _own_message(broker: Broker, message: Message) -> tuple[bytes, bytes]:
+def _own_message(message: Message) -> tuple[bytes, bytes]:
     """Return properties and payload as AMQP 1.0 has them, translated if another protocol brought the message."""
     if message.source.encoding == AMQP10 and message.properties:
         return message.properties, message.payload
@@ -355,7 +355,7 @@ def _own_message(broker: Broker, message: Message) -> tuple[bytes, bytes]:
 # -- settlements -----------------------------------------------------------------------------------------------------
 
 
-def settlement_of(broker: Broker, delivery: Delivery, outcome: Outcome) -> int:
+def settlement_of(delivery: Delivery, outcome: Outcome) -> int:
     """Return core's settlement for an outcome. Annotations of a receiver go with the delivery."""
     if isinstance(outcome, Accepted):
         return ACK
@@ -367,12 +367,12 @@ def settlement_of(broker: Broker, delivery: Delivery, outcome: Outcome) -> int:
         delivery.notes = {**(delivery.notes or {}), **outcome.annotations.texts()}
     if outcome.undeliverable_here:
         if delivery.notes:
-            delivery.message = _noted(broker, delivery.message, delivery.notes)
+            delivery.message = _noted(delivery.message, delivery.notes)
         return REJECT
     return NACK if outcome.delivery_failed else RELEASE
 
 
-def _noted(broker: Broker, message: Message, notes: dict[str, object]) -> Message:
+def _noted(message: Message, notes: dict[str, object]) -> Message:
     """Return the message with a receiver's annotations, in its own encoding, for a dead letter."""
     properties = properties_of(message)
     properties.headers.update({name: to_neutral(value) for name, value in notes.items()})
