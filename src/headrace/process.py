@@ -1,7 +1,6 @@
 """The process itself: exit codes, commands of child processes, open files, the garbage collector. No broker."""
 
 import contextlib
-import ctypes
 import gc
 import os
 import resource
@@ -24,7 +23,6 @@ _COLLECT_EVERY: Final = (10_000, 2, 625)
 _FROZEN_US: Final = 600 * 1_000_000
 """Shortest time between two collections of frozen objects."""
 _OLDEST: Final = 2
-_DONT_NEED: Final = 4  # MADV_DONTNEED of Linux
 
 
 def python(*words: str) -> list[str]:
@@ -73,26 +71,8 @@ class _Freezer:
 
 
 def settle_memory(clock: Clock) -> None:
-    """Give back what only the start needed. Freeze all objects that exist now, and later those that survive long."""
+    """Freeze all objects that exist now, and from now on those that survive a full collection."""
     if not any(isinstance(each, _Freezer) for each in gc.callbacks):
         gc.callbacks.append(_Freezer(clock))
     gc.collect()
     gc.set_threshold(*_COLLECT_EVERY)
-    _release_code()
-
-
-def _release_code() -> None:
-    """Unmap all machine code; the kernel maps what is called again, from its cache.
-
-    Importing touches all of a compiled package. An idle broker had 43 MB of memory, and has 34 MB without that code.
-    """
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-        madvise = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError):
-        return
-    for line in lines:
-        span, rights, _, _, inode = line.split()[:5]
-        if rights == "r-xp" and inode != "0":  # code from a file, which nobody writes to
-            start, end = (int(number, 16) for number in span.split("-"))
-            madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
