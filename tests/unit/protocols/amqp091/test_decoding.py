@@ -154,6 +154,68 @@ def test_what_is_wrong_with_a_frame_is_said(hexadecimal: str, code: int, text: s
     assert text in str(said)
 
 
+def _frame(kind: int, payload: bytes, channel: int = 1) -> bytes:
+    return bytes([kind]) + channel.to_bytes(2) + len(payload).to_bytes(4) + payload + b"\xce"
+
+
+def _header(size: int, class_id: int = 60) -> bytes:
+    return _frame(2, class_id.to_bytes(2) + bytes(2) + size.to_bytes(8) + _NOTHING_SAID)
+
+
+@pytest.mark.parametrize(
+    ("frames", "code", "text"),
+    [
+        ([_header(1)], 505, "channel 1: a content header where none is due"),
+        (["publish", _header(1), _header(1)], 505, "channel 1: a content header where none is due"),
+        (["publish", _header(1, 50)], 505, "channel 1: a content header of class 50"),
+        ([_frame(3, b"x")], 505, "channel 1: a body frame where none is due"),
+        (["publish", _frame(3, b"x")], 505, "channel 1: a body frame where none is due"),
+        (["publish", _header(3), _frame(3, b"ab"), _frame(3, b"cde")], 501, "channel 1: a body goes 2 bytes beyond"),
+        (["publish", _header(0), _frame(3, b"x")], 505, "channel 1: a body frame where none is due"),
+    ],
+)
+@pytest.mark.parametrize("is_known", [False, True])
+def test_contents_out_of_their_order_are_refused(
+    frames: list[bytes | str], code: int, text: str, is_known: bool
+) -> None:
+    publish = encode_method(1, commands.Basic.Publish, {"routing_key": "q"})
+    data = PROTOCOL_HEADER + (publish + _header(1) + _frame(3, b"x") if is_known else b"")
+    data += b"".join([publish if isinstance(each, str) else each for each in frames])
+
+    for piece in (len(data), _OTHER_PIECES):
+        *_, (found, said) = _read(data, piece)
+        assert (found, str(said).startswith(text)) == (code, True)
+
+
+def test_a_message_of_the_largest_size_is_taken_and_a_larger_one_is_passed_over() -> None:
+    publish = encode_method(1, commands.Basic.Publish, {"routing_key": "q"})
+    decoder = Decoder()
+    decoder.max_body_bytes = 3
+    events = decoder.feed(PROTOCOL_HEADER)
+
+    for size in (3, 4, 2):
+        body = b"".join([_frame(3, b"x") for _ in range(size)])
+        events += decoder.feed(publish + _header(size) + body)
+
+    assert [_plain(event)[-1][-1] for event in events[1:]] == [b"xxx", 4, b"xx"]
+    assert decoder.held_bytes == 0
+
+
+def test_whoever_publishes_nothing_any_more_keeps_no_bodies() -> None:
+    publish = encode_method(1, commands.Basic.Publish, {"routing_key": "q"})
+    decoder = Decoder()
+    decoder.feed(PROTOCOL_HEADER + publish + _header(3) + _frame(3, b"x"))
+    assert decoder.held_bytes > 0
+
+    decoder.drop_bodies()
+
+    assert decoder.held_bytes == 0
+    assert decoder.feed(_frame(3, b"yz")) == []
+    assert decoder.feed(publish + _header(2) + _frame(3, b"a")) == []
+    assert decoder.held_bytes == 0
+    assert decoder.feed(_frame(3, b"b")) == []
+
+
 def test_a_frame_of_the_largest_size_is_taken() -> None:
     body = b"x" * (FRAME_MAX_SIZE - 8)
     for count in (1, 3):

@@ -26,6 +26,8 @@ class Reader:
         """The QoS at which each confirmed message is to come."""
         self.first: list[int] = []
         """Messages in the order in which they came for the first time."""
+        self.numbers: dict[int, int] = {}
+        """The packet identifier of each message."""
         self.sent: set[int] = set()
         """Messages that came since the broker started."""
         self.out: dict[int, int] = {}
@@ -136,6 +138,7 @@ class Reader:
         assert message not in self.out.values()
         assert packet.dup >= (message in self.sent), "a message that comes again says so"
         self.sent.add(message)
+        assert self.numbers.setdefault(message, packet.number) == packet.number, "it keeps its packet identifier"
         if message not in self.first:
             assert message > max(self.first, default=0), "messages come in order"
             self.first.append(message)
