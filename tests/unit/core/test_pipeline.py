@@ -549,11 +549,11 @@ def test_a_transaction_for_a_damaged_queue_fails_as_a_whole_and_finds_the_damage
 
 
 def test_publishers_wait_after_a_transaction_that_a_full_disk_did_not_take(
-    stubborn: RefusingEngine, refused: House
+    refusing: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.run()
-    stubborn.failure = FULL
+    refusing.failure = FULL
     ended: list[HeadraceError | None] = []
 
     refused.broker.transaction([Publish(refused.message("x", "q"))], [], ended.append)
@@ -561,7 +561,7 @@ def test_publishers_wait_after_a_transaction_that_a_full_disk_did_not_take(
 
     assert ended == [FULL]
     assert refused.broker.blocked
-    stubborn.failure = None
+    refusing.failure = None
     refused.advance(2)
     assert not refused.broker.blocked
 

@@ -250,7 +250,7 @@ def test_messages_that_several_queues_took_together_are_not_joined_by_those_for_
 
 @pytest.mark.parametrize(("queue", "session"), [(True, True), (True, False), (False, True), (False, False)])
 def test_publishers_of_a_topic_wait_for_the_sync_if_a_queue_or_a_session_keeps_it(
-    stubborn: RefusingEngine, refused: House, queue: bool, session: bool
+    refusing: RefusingEngine, refused: House, queue: bool, session: bool
 ) -> None:
     refused.broker.declare(QueueDefinition("q", topics=("a",), capture=True, durable=queue))
     listener = Listener(refused, "1", lifetime_s=3600 if session else 0)
@@ -258,9 +258,9 @@ def test_publishers_of_a_topic_wait_for_the_sync_if_a_queue_or_a_session_keeps_i
     if session:
         listener.leave()
     refused.run()
-    stubborn.waits.clear()
+    refusing.waits.clear()
 
     refused.broker.publish_topic(refused.message("x", "a"), lambda error: None)
     refused.turn()
 
-    assert any(stubborn.waits) == (queue or session)
+    assert any(refusing.waits) == (queue or session)
