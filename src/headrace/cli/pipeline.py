@@ -197,6 +197,10 @@ def archive(
     """Archive queues as files by queue and date, each message once. Started again, it goes on."""
     if format not in (known := ("parquet", "delta", "iceberg")):
         fail(f"--format is {format!r}; it may be {', '.join(known)}", EXIT_USAGE)
+    with _failures():  # a package that is missing is missed before Spark starts
+        from headrace.spark.pipelines.tables import require_format
+
+        require_format(format)
     with _spark_session(master, conf, url) as spark, _Board() as tell:
         from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
 

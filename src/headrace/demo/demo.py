@@ -117,11 +117,12 @@ class Demo:
             if ready.exists():
                 found: dict[str, int] = json.loads(ready.read_text())["ports"]
                 return found
+            has_ended = process.poll() is not None
+            await asyncio.sleep(0.05)  # a Ctrl-C that reached the new broker too is noticed here
             if self._stopped.is_set():
                 return {}
-            if process.poll() is not None:
+            if has_ended:
                 break
-            await asyncio.sleep(0.05)
         raise Unavailable(f"the broker did not start: {log.read_text().strip()}")
 
     async def _start_pipeline(self, directory: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from headrace.errors import Refused
+from headrace.errors import missing_extra
 
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
@@ -104,11 +104,18 @@ class IcebergArchive(ArchiveTable):
 _TABLES: Final[dict[str, Callable[[Path, str], ArchiveTable]]] = {DELTA: DeltaArchive, ICEBERG: IcebergArchive}
 
 
-def open_table(format_: str, directory: Path, archive: str) -> ArchiveTable:
-    """Open the table of an archive. Raises Refused with what to install."""
+def require_format(format_: str) -> None:
+    """Raises Unavailable with what to install where the library of this format is missing."""
     try:
-        table = _TABLES[format_](directory, archive)
-        table.last_batch()
+        if format_ == DELTA:
+            import deltalake  # noqa: F401
+        elif format_ == ICEBERG:
+            import pyiceberg.catalog.sql  # noqa: F401
     except ImportError as error:
-        raise Refused(f"an archive in the format {format_} needs more: pip install 'headrace[{format_}]'") from error
-    return table
+        raise missing_extra(f"an archive in the format {format_}", format_, error) from error
+
+
+def open_table(format_: str, directory: Path, archive: str) -> ArchiveTable:
+    """Open the table of an archive. Raises Unavailable with what to install."""
+    require_format(format_)
+    return _TABLES[format_](directory, archive)
