@@ -2,7 +2,7 @@
 VENV := .venv
 COMPILED := build/compiled
 
-.PHONY: run test test-all compiled check bench wheel clean
+.PHONY: run test test-all compiled check bench docs wheel clean
 
 # ARGS go to `headrace serve`.
 run:
@@ -25,6 +25,11 @@ check: $(VENV)/.ready
 # This broker and the peers that are installed under the same loads; ARGS='--list' says which there are.
 bench: compiled
 	PYTHONPATH=$(abspath $(COMPILED)) $(VENV)/bin/python -m bench.compare $(ARGS)
+
+# The documentation as a site on http://127.0.0.1:8000/, with search; ARGS=build writes it to build/site.
+docs:
+	@[ -x $(VENV)/bin/python ] || scripts/make-venv $(VENV)
+	@VENV=$(VENV) scripts/docs $(ARGS)
 
 # Wheels in dist/, compiled and pure, each installed and started once; ARGS=all for every Python that is here.
 wheel:
