@@ -25,6 +25,24 @@ def test_an_idle_broker_stays_small_and_has_no_command_line(tmp_path: Path) -> N
     assert memory < MOST_BYTES
 
 
+def test_a_broker_that_replayed_a_journal_is_as_small(tmp_path: Path) -> None:
+    server = Server(tmp_path, is_fresh=True)
+    server.start()
+    channel = server.connect().channel()
+    channel.queue_declare("orders", durable=True)
+    for _ in range(64):
+        channel.basic_publish("", "orders", bytes(1 << 17))
+    channel.queue_purge("orders")
+    server.kill()
+    server.close_connections()
+    server.start()
+    memory = server.memory_bytes
+    server.stop()
+
+    assert "were recovered from the journal" in server.log()
+    assert memory < MOST_BYTES
+
+
 def test_queues_are_read_in_bulk_without_pandas_though_it_is_there(tmp_path: Path) -> None:
     assert importlib.util.find_spec("pandas")
     server = Server(tmp_path, is_fresh=True)
