@@ -44,6 +44,7 @@ COMPILED = (
     "headrace/protocols/amqp091/*.py",
     "headrace/protocols/amqp10/*.py",
     "headrace/protocols/mqtt/*.py",
+    "headrace/protocols/streams/*.py",
 )
 INTERPRETED = {
     # no message passes these, and nothing that a compiled class inherits from is in them
@@ -71,6 +72,7 @@ MOST = {
         "wire/amqp091_scan wire/amqp10 wire/amqp10_values wire/mqtt5",
         "protocols/mqtt/codec protocols/mqtt/outbox protocols/mqtt/packets",
         "protocols/mqtt/publishing",
+        "protocols/streams/chunks protocols/streams/codec protocols/streams/publishing",
     )
     for name in name.split()
 }
@@ -87,6 +89,7 @@ LEAST = {
         "protocols/amqp10/addresses protocols/amqp10/coordinator protocols/amqp10/handover",
         "protocols/amqp10/management protocols/amqp10/performatives protocols/amqp10/server",
         "protocols/mqtt/handover protocols/mqtt/reasons protocols/mqtt/server protocols/mqtt/subscriptions",
+        "protocols/streams/handover protocols/streams/management protocols/streams/partitions protocols/streams/server",
     )
     for name in name.split()
 }

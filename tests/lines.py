@@ -14,6 +14,7 @@ class Line:
         self._before: list[Callable[[], None]] = []
         self.is_closing = False
         self.peer = self.address = "test"
+        self.local = "127.0.0.1:5552"
         self.is_loopback = True
         self.certificate_name = ""
 

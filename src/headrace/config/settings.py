@@ -32,13 +32,15 @@ class ListenerSettings:
     amqps: int | None = option(BY_CERTIFICATE, Port(), "AMQP with TLS; 5671 with a certificate.")
     mqtt: int | None = option(1883, Port(), "MQTT 3.1, 3.1.1 and 5.0.")
     mqtts: int | None = option(BY_CERTIFICATE, Port(), "MQTT with TLS; 8883 with a certificate.")
+    stream: int | None = option(None, Port(), "RabbitMQ's stream protocol, usually 5552.")
+    streams: int | None = option(None, Port(), "The same with TLS, usually 5551; needs a certificate.")
     ws: int | None = option(8083, Port(), "MQTT over WebSocket; also at `/mqtt` of the HTTP port.")
     http: int | None = option(15672, Port(), "The admin API, the dashboard and metrics.")
     https: int | None = option(BY_CERTIFICATE, Port(), "The same with TLS; 15671 with a certificate.")
     coap: int | None = option(None, Port(), "CoAP, over UDP.")
 
 
-TLS_PORTS: Final = {"amqps": 5671, "mqtts": 8883, "https": 15671}
+TLS_PORTS: Final = {"amqps": 5671, "mqtts": 8883, "streams": 5551, "https": 15671}
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.errors import HeadraceError
 from headrace.model import Message
 from headrace.storage.api import Append, Commit, Encoded
+from headrace.storage.ranges import RangeSet
 
 if TYPE_CHECKING:
+    from headrace.core.queue.publishers import Publisher
     from headrace.core.queue.queue import Queue
 
 Confirm = Callable[[HeadraceError | None], None]
@@ -193,6 +195,7 @@ class Batch:
         "moved",
         "moved_in_memory",
         "number",
+        "numbered",
         "published",
         "sent_us",
         "size_bytes",
@@ -220,6 +223,8 @@ class Batch:
         """Called when the messages are visible, or never will be."""
         self.entered: list[Callable[[], None]] = []
         """Called when the messages of clients are visible, or never will be."""
+        self.numbered: dict[Publisher, RangeSet] = {}
+        """The numbers of messages whose publishers number them: stored with the messages, or not at all."""
         self.size_bytes = 0
         """Payload bytes of the messages of clients."""
         self.confirms = Confirms()
@@ -310,9 +315,19 @@ class Batch:
             self.moved = Appends()
         return self.moved
 
+    def note_numbers(self, publisher: "Publisher", start: int, stop: int) -> None:
+        """Note the numbers of messages that were appended, from `start` up to but not including `stop`."""
+        numbers = self.numbered.get(publisher)
+        publisher.take(start, stop, numbers is None)
+        if numbers is None:
+            numbers = self.numbered[publisher] = RangeSet()
+        numbers.add(start, stop)
+
     def collect(self) -> Commit:
         """The durable commit with all appends, ready for storage."""
         commit = self.durable
+        for publisher, numbers in self.numbered.items():
+            publisher.put(commit, numbers)
         commit.appends = [*self.published.appends, *self.moved.appends]
         commit.size_bytes += self.published.size_bytes + self.moved.size_bytes
         return commit
@@ -428,6 +443,9 @@ class Batch:
         self.transient.unstage()
         self.published = Appends()
         self.transient = _NO_APPENDS
+        for publisher, numbers in self.numbered.items():
+            publisher.refuse(self.durable, numbers)
+        self.numbered = {}
         self.reset()
 
     def reset(self) -> None:
@@ -443,6 +461,8 @@ class Batch:
         self.size_bytes -= self.transient.remove(lambda other, _: other is queue)
         self.moved.remove(lambda other, _: other is queue)
         self.moved_in_memory.remove(lambda other, _: other is queue)
+        if self.numbered:
+            self.numbered = {each: numbers for each, numbers in self.numbered.items() if each.queue != queue.name}
 
     def forget_log(self, commit: Commit, name: str) -> None:
         """Take out the steps and moved messages of this log from one of the two commits."""

@@ -17,7 +17,7 @@ from headrace.core.feeds.feed import FedQueue
 from headrace.core.flow import Flow, Intake, Statistics
 from headrace.core.ledger import Ledger, ProtocolStore
 from headrace.core.pipeline import CommitPipeline, Schedule, take_steps, together
-from headrace.core.publishing import Bulk, Publishing
+from headrace.core.publishing import Bulk, Entries, Publishing
 from headrace.core.pubsub.pubsub import PubSub, SessionQueues
 from headrace.core.pubsub.retained import Retained
 from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, DEFAULT_BOUNDS, Bounds, Envelope, Session, Will
@@ -26,8 +26,10 @@ from headrace.core.queue.claims import Claims
 from headrace.core.queue.definition import EPHEMERAL, RESUME, QueueDefinition, parse_position
 from headrace.core.queue.dispatch import Consumer, Credit, Delivery
 from headrace.core.queue.group import ACK, Group, PendingEntry, mode_to_join
-from headrace.core.queue.queue import DEFAULT_GROUP, Browser, Queue, Show
+from headrace.core.queue.publishers import Publisher
+from headrace.core.queue.queue import DEFAULT_GROUP, Browser, Onlooker, Queue, Show
 from headrace.core.queue.queues import HISTORY_PREFIX, Queues
+from headrace.core.queue.readers import Reader, ReaderGroups
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.queue.work import WorkGroup
 from headrace.core.routing.address import MAX_OFFSET, effective_group, is_address
@@ -38,7 +40,7 @@ from headrace.errors import Corrupt, NotFound, Refused
 from headrace.model import Message, Source
 from headrace.names import quoted
 from headrace.selector import Selector
-from headrace.storage.api import BINDINGS, EXCHANGES, KEPT, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
+from headrace.storage.api import BINDINGS, EXCHANGES, KEPT, PUBLISHERS, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
 from headrace.storage.group_state import STREAM, WORK
 
 
@@ -160,7 +162,7 @@ def _without_filter(queue: Queue, name: str) -> list[Group]:
     return [group for group in queue.groups.values() if group.name.partition("@")[0] == name]
 
 
-_TABLES: Final = (EXCHANGES, BINDINGS, RETAINED, SESSIONS, TRANSACTIONS, KEPT)
+_TABLES: Final = (EXCHANGES, BINDINGS, RETAINED, SESSIONS, TRANSACTIONS, KEPT, PUBLISHERS)
 """Tables in which the keys of a host begin with its name, besides its queues."""
 
 _KEYS_AT_ONCE: Final = 1000
@@ -265,6 +267,7 @@ class Broker:
         self.dead_letters = self._queues.dead_letters
         self.claims = Claims(self._pipeline, self._queues, clock)
         self.groups = Groups(self._pipeline, self._queues, clock)
+        self.reader_groups = ReaderGroups()
         self.administration = Administration(engine, self._queues, self._pipeline, clock)
         self.on_dissolved = self.administration.on_dissolved
 
@@ -316,6 +319,26 @@ class Broker:
         for message in messages:
             meant = self.publish(message, _one_of(confirm), headers, extra_keys)
         return meant
+
+    def publish_entries(self, queue: Queue, publisher: Publisher | None, entries: Entries, confirm: ConfirmAll) -> None:
+        """Publish numbered messages to one queue; `confirm` is told of entries, in their order.
+
+        Entries that the queue has of a named publisher are not stored again, and are confirmed with the others.
+        """
+        self._publishing.stage_entries(queue, publisher, entries, confirm)
+
+    def publisher(self, queue: Queue, name: str) -> Publisher:
+        """Return the publisher of that name, new if need be. Raises PreconditionFailed for an unusable name."""
+        return self._queues.publishers.open(self._pipeline.open().durable, queue.name, name, self._clock.now_us())
+
+    def tell_number(self, queue: Queue, name: str, tell: Callable[[int], None]) -> None:
+        """Tell the last number of a publisher that the queue has, once that is durable; 0 for none."""
+        publisher = self._queues.publishers.find(queue.name, name)
+        if publisher is None:
+            tell(0)
+        else:
+            most = publisher.last
+            self.in_turn(lambda error: tell(max(0, publisher.settled_to(most))))
 
     def straight_to(self, exchange: str, key: str) -> Queue | None:
         """Return the one queue that messages with this key go to until it is deleted; None where more decides."""
@@ -569,7 +592,18 @@ class Broker:
         browser.allowance = count
         self._pipeline.pump_soon(browser.queue)
 
-    def end_browser(self, browser: Browser) -> None:
+    def follow(self, reader: Reader) -> None:
+        """Let a reader read its stream from now on; `end_browser` ends that."""
+        queue = reader.queue
+        queue.browsers += (reader,)
+        queue.touch(self._clock.now_us())
+        self._pipeline.pump_soon(queue)
+
+    def read_on(self, reader: Reader) -> None:
+        """Let a reader read on that has room again."""
+        self._pipeline.pump_soon(reader.queue)
+
+    def end_browser(self, browser: Onlooker) -> None:
         """Show a browser nothing more."""
         queue = browser.queue
         queue.browsers = tuple([other for other in queue.browsers if other is not browser])

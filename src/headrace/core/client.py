@@ -21,7 +21,7 @@ from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Recipient
 from headrace.core.queue.group import STREAM_MODE, Group, mode_joined, mode_to_join
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.routing.address import Address, effective_group, is_address, parse_address
-from headrace.errors import AccessRefused, Refused
+from headrace.errors import AccessRefused, NotFound, Refused
 from headrace.model import NATIVE, Message, Source
 from headrace.names import check_topic, quoted
 from headrace.selector import Selector
@@ -279,6 +279,21 @@ class Client:
             return parse_address(name)
         self.rights.check(READ, QUEUE, name)
         return Address(name)
+
+    def stream(self, what: str, name: str) -> Queue:
+        """Return the stream of that name, which the user is to configure, write or read.
+
+        Raises AccessRefused, NotFound for queues of other types too, and Corrupt.
+        """
+        self.rights.check(what, QUEUE, name)
+        queue = self.broker.queue(name, self.owner)
+        if not queue.is_stream:
+            raise NotFound(
+                f"no stream '{name}' in vhost '{self.broker.topology.host}': it is a {queue.definition.kind}"
+            )
+        if queue.refusal is not None:
+            raise queue.refusal
+        return queue
 
     def may_read(self, plan: ConsumePlan) -> bool:
         """True unless the user has lost the right to read what it consumes."""

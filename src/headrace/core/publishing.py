@@ -15,14 +15,15 @@ from headrace.core.pipeline import CommitPipeline
 from headrace.core.pubsub.pubsub import PubSub, Route
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
 from headrace.core.queue.dispatch import Delivery
-from headrace.core.queue.entry import accept, accept_again, accept_all, accept_rows
+from headrace.core.queue.entry import accept, accept_again, accept_all, accept_rows, check_entry
+from headrace.core.queue.publishers import Publisher
 from headrace.core.queue.queue import Queue
 from headrace.core.queue.queues import Queues
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.routing.address import is_address, parse_address
 from headrace.core.routing.topology import Topology, topic_of
 from headrace.core.transaction import Publish, Transaction
-from headrace.errors import HeadraceError, PreconditionFailed, Refused
+from headrace.errors import HeadraceError, PreconditionFailed, Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.names import MAX_TOPIC_BYTES, check_topic, quoted
 from headrace.storage.api import Commit, Encoded
@@ -243,6 +244,21 @@ _SHORT_TOPIC_CHARACTERS: Final = MAX_TOPIC_BYTES // 4  # four bytes each at most
 
 
 @final
+class Entries:
+    """Messages that a publisher numbers; an entry is one message or several that share a number."""
+
+    __slots__ = ("counts", "messages", "numbers")
+
+    def __init__(self, numbers: list[int], messages: list[Message], counts: list[int] | None = None) -> None:
+        self.numbers = numbers
+        """The number of each entry."""
+        self.messages = messages
+        """The messages of all entries, in order."""
+        self.counts = counts
+        """The number of messages of each entry; None if each has one."""
+
+
+@final
 class Publishing:
     """Routes messages of one virtual host and adds them to its open batch."""
 
@@ -301,6 +317,82 @@ class Publishing:
         if batch.size_bytes + pipeline.waiting_bytes > pipeline.flow.high_bytes:
             pipeline.update_flow()
         return True
+
+    def stage_entries(
+        self,
+        queue: Queue,
+        publisher: Publisher | None,
+        entries: Entries,
+        confirm: ConfirmAll,
+    ) -> None:
+        """Publish entries to one queue: see `Broker.publish_entries`."""
+        batch = self._pipeline.open()
+        known = None
+        if publisher is not None:
+            known = publisher.known(entries.numbers)
+            if known is not None and publisher.must_wait(publisher in batch.numbered, entries.numbers):
+                error = Unavailable("earlier messages of the publisher are on their way; send it again")
+                self._refuse_entries(batch, publisher, entries, known, confirm, error)
+                return
+        if known is None and self.stage_all([queue], entries.messages, None):
+            if publisher is not None:
+                _take_numbers(publisher, batch, entries.numbers)
+            batch.confirms.add_all(confirm, len(entries.numbers), queue.is_synced)
+            if queue.ack_timeout_us:
+                batch.wait_until(self._clock.now_us() + queue.ack_timeout_us)
+            return
+        at = 0
+        for index, number in enumerate(entries.numbers):
+            count = 1 if entries.counts is None else entries.counts[index]
+            messages = entries.messages[at : at + count]
+            at += count
+            if known is not None and known[index]:
+                batch.confirms.add_all(confirm, 1, queue.is_synced)
+            else:
+                self._stage_entry(batch, queue, publisher, number, messages, confirm)
+
+    def _stage_entry(
+        self,
+        batch: Batch,
+        queue: Queue,
+        publisher: Publisher | None,
+        number: int,
+        messages: list[Message],
+        confirm: ConfirmAll,
+    ) -> None:
+        """Publish one entry: all of its messages enter the queue, or it is refused."""
+        now_us = self._clock.now_us()
+        try:
+            check_entry(queue, messages)
+            for message in messages:
+                _check_storable(message)
+                accept(queue, batch, message, now_us)
+        except HeadraceError as error:
+            if publisher is not None:
+                publisher.refuse_one(number)
+            batch.confirms.add(_with(_one_entry(confirm), error.with_traceback(None)), False)
+            return
+        if publisher is not None:
+            batch.note_numbers(publisher, number, number + 1)
+        batch.confirms.add_all(confirm, 1, queue.is_synced)
+        if queue.ack_timeout_us:
+            batch.wait_until(now_us + queue.ack_timeout_us)
+        if batch.size_bytes + self._pipeline.waiting_bytes > self._pipeline.flow.high_bytes:
+            self._pipeline.update_flow()
+
+    def _refuse_entries(
+        self,
+        batch: Batch,
+        publisher: Publisher,
+        entries: Entries,
+        known: list[bool],
+        confirm: ConfirmAll,
+        error: HeadraceError,
+    ) -> None:
+        for index, number in enumerate(entries.numbers):
+            if not known[index]:
+                publisher.refuse_one(number)
+            batch.confirms.add(_with(_one_entry(confirm), error), False)
 
     def stage(
         self,
@@ -401,6 +493,21 @@ def _check_storable(message: Message) -> None:
             f"a message with priority {message.priority} and a topic of {len(topic)} characters cannot "
             f"be stored: priorities go from 0 to 255, topics have {MAX_TOPIC_BYTES} bytes at most"
         )
+
+
+def _take_numbers(publisher: Publisher, batch: Batch, numbers: list[int]) -> None:
+    """Note growing numbers as taken, neighbours together."""
+    start = stop = numbers[0]
+    for number in numbers:
+        if number != stop:
+            batch.note_numbers(publisher, start, stop)
+            start = number
+        stop = number + 1
+    batch.note_numbers(publisher, start, stop)
+
+
+def _one_entry(confirm: ConfirmAll) -> Confirm:
+    return lambda error: confirm(1, error)
 
 
 def _with(confirm: Confirm, refusal: HeadraceError) -> Confirm:

@@ -26,6 +26,9 @@ from headrace.protocols.greeting import Greeting, Recognise, anything, recognise
 from headrace.protocols.mqtt.connection import Connection as MqttConnection
 from headrace.protocols.mqtt.handover import MqttRefusal, MqttTracker, version_of
 from headrace.protocols.mqtt.server import Server as MqttServer
+from headrace.protocols.streams.connection import Connection as StreamConnection
+from headrace.protocols.streams.handover import StreamRefusal, StreamTracker
+from headrace.protocols.streams.server import Server as StreamServer
 from headrace.version import __version__
 
 
@@ -115,6 +118,11 @@ def _mqtt(backend: Backend) -> Server:
     return Server(lambda: MqttConnection(server), server.tick, lambda: server.max_packet_bytes)
 
 
+def _stream(backend: Backend) -> Server:
+    server = StreamServer(backend.hosts, backend.access, __version__)
+    return Server(lambda: StreamConnection(server, backend.clock))
+
+
 def _coap(backend: Backend) -> DatagramHandler:
     """Raises Unavailable where aiocoap is not installed."""
     try:
@@ -152,6 +160,13 @@ PROTOCOLS: Final = (
         server=_mqtt,
         tracker=lambda start: MqttTracker(version_of(start)),
         refusal=MqttRefusal,
+    ),
+    Protocol(
+        name="stream",
+        listener="stream",
+        server=_stream,
+        tracker=lambda start: StreamTracker(),
+        refusal=StreamRefusal,
     ),
     Protocol(name="coap", listener="coap", datagrams=_coap),
 )

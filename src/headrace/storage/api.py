@@ -43,6 +43,7 @@ SESSIONS: Final = "sessions"
 TRANSACTIONS: Final = "transactions"
 PAUSES: Final = "pauses"
 KEPT: Final = "kept"
+PUBLISHERS: Final = "publishers"
 DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS, HOSTS, USERS, PERMISSIONS, TOPIC_PERMISSIONS})
 
 MAX_NAME_BYTES: Final = 512

@@ -160,8 +160,8 @@ def _quick_steps(message: bytes, size: int) -> int:
 
 
 def joined(properties: bytes, payload: bytes) -> bytes:
-    """Return the message again, byte for byte."""
-    form = properties[0]
+    """Return the message again, byte for byte; a payload without properties as a data section."""
+    form = properties[0] if properties else DATA_BODY
     if form == DATA_BODY and len(payload) < 256:
         return b"".join((properties[1:], b"\x00\x53\x75\xa0", bytes([len(payload)]), payload))
     if form & _HAS_FOOTER:

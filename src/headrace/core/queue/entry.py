@@ -409,6 +409,13 @@ def accept(queue: "Queue", batch: Batch, message: Message, now_us: int) -> bool:
     return True
 
 
+def check_entry(queue: "Queue", messages: list[Message]) -> None:
+    """Check the sizes of messages that enter together or not at all. Raises like `accept`."""
+    for message in messages:
+        if len(message.payload) > queue.definition.max_message_bytes:
+            raise _refusal(queue, len(message.payload))
+
+
 def accept_all(queue: "Queue", batch: Batch, messages: list[Message], size_bytes: int) -> None:
     """Let messages in without a look at each: no payload exceeds `Queue.takes_bytes`. The batch owns the list then."""
     batch.append_all(queue, messages, size_bytes)

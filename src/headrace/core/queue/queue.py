@@ -120,24 +120,38 @@ class QueueHost(ABC):
         """Delete the queue."""
 
 
+class Onlooker(ABC):
+    """A reader outside of all groups: it claims nothing."""
+
+    queue: "Queue"
+
+    @abstractmethod
+    def pump(self, now_us: int) -> None:
+        """Read on."""
+
+    @abstractmethod
+    def ended(self) -> None:
+        """Hear that the queue is gone."""
+
+
 @final
-class Browser:
+class Browser(Onlooker):
     """A reader that sees every unsettled message once, in log order, then new ones, as far as it is allowed.
 
     Messages that have expired or are not due yet are passed over.
     """
 
-    __slots__ = ("_at", "allowance", "ended", "queue", "selector", "show")
-
     def __init__(self, queue: "Queue", show: Show, selector: Selector | None, ended: Callable[[], None]) -> None:
         self.queue = queue
         self.show = show
         self.selector = selector
-        self.ended = ended
-        """Called when the queue goes away."""
+        self._ended = ended
         self.allowance = 0
         """Number of messages that it may still be shown."""
         self._at = 0
+
+    def ended(self) -> None:
+        self._ended()
 
     def pump(self, now_us: int) -> None:
         """Show messages up to the allowance."""
@@ -266,7 +280,7 @@ class Queue:
     due: int
     """The round of deliveries it is queued for: see pipeline.py."""
     refusal: Corrupt | None
-    browsers: tuple[Browser, ...]
+    browsers: tuple[Onlooker, ...]
     awaited_bytes: int
     """Size of the message of its source that waits for room; -1 for none."""
     history: History | None
@@ -333,6 +347,8 @@ class Queue:
         """No dead letter of another queue is known from this offset on; -1 after one was moved here."""
         self.looked_at = -1
         """The oldest offset when its message was last checked for a dead letter: see dead_letters.py."""
+        self.on_gone: dict[object, Callable[[], None]] | None = None
+        """Calls by owner, made when the queue is deleted or turns out to be damaged; None where nobody asked."""
         self.is_stalled = False
         """True if messages could not be read when they should have been delivered."""
         self._restore(now_us)
@@ -719,11 +735,22 @@ class Queue:
         browsers, self.browsers = self.browsers, ()
         for browser in browsers:
             browser.ended()
+        calls, self.on_gone = self.on_gone, None
+        for call in (calls or {}).values():
+            call()
 
     @property
     def end(self) -> HeadraceError:
         """The reason why it is gone, for readers that are sent away."""
         return self.refusal or NotFound(f"the queue '{self.name}' was deleted")
+
+    def when_gone(self, owner: object, call: Callable[[], None] | None) -> None:
+        """Call this when the queue is deleted or damaged; None calls nothing more."""
+        if call is not None:
+            self.on_gone = self.on_gone or {}
+            self.on_gone[owner] = call
+        elif self.on_gone is not None:
+            self.on_gone.pop(owner, None)
 
     def let_go(self) -> None:
         """Release all references after deletion. Connections cache queues by routing key, so it lives for a while."""

@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final, final
 
 from headrace.clock import Clock
@@ -17,6 +18,7 @@ from headrace.core.queue.dead_letters import DeadLetters
 from headrace.core.queue.definition import EPHEMERAL, MAX_NAME_BYTES, STREAM, QueueDefinition, Retention
 from headrace.core.queue.entry import run_due
 from headrace.core.queue.group import Death, Group, Pauses
+from headrace.core.queue.publishers import Publishers
 from headrace.core.queue.queue import EmptyLog, Queue, QueueHost
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.queue.work import WorkGroup
@@ -118,6 +120,7 @@ class Queues(QueueHost):
         self._unstored = None if engine.keeps_claims else pipeline.unstored
         self.timers = Timers()
         self.pauses = Pauses(engine)
+        self.publishers = Publishers(engine, partial(scoped, topology.host), partial(unscoped, topology.host))
         self.dead_letters = DeadLetters(self, pipeline, clock)
         self.assigner = Assigner(topology, pipeline, clock)
         self._owned: dict[object, dict[Queue, None]] = {}
@@ -334,6 +337,7 @@ class Queues(QueueHost):
         if queue.durable:
             self._dropping[queue.log.name] = self._dropping.get(queue.log.name, 0) + 1
             batch.define(QUEUES, queue.log.name.encode(), None)
+            self.publishers.forget(batch.durable, queue.name)
         history = self.topology.queues.get(HISTORY_PREFIX + queue.name)
         if history is not None:
             self.drop(history)

@@ -1,0 +1,1 @@
+"""RabbitMQ's stream protocol: publishers with deduplication, and readers of streams by offset."""
