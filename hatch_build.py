@@ -81,7 +81,7 @@ LEAST = {
     f"headrace/{name}.py"
     for name in (
         "core/access/logins core/access/permissions core/access/users core/pubsub/retained",
-        "core/queue/queues core/transaction selector/selector",
+        "core/parameters core/policies core/queue/queues core/transaction selector/selector",
         "storage/arrow storage/frame storage/group_row storage/local/checkpoint storage/local/files",
         "storage/local/follower storage/local/group_files storage/local/recovery storage/local/stored",
         "storage/local/tables storage/local/upkeep",

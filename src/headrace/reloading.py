@@ -15,6 +15,7 @@ from headrace.config.table import Fault
 from headrace.core.access.access import Access
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
+from headrace.core.policies import Policy, wanted_policies
 from headrace.core.queue.configured import Plan, Wanted, wanted_queues
 from headrace.net.tls import Tls, TlsFiles
 from headrace.tokens import read_tokens
@@ -24,11 +25,12 @@ _log: Final = logging.getLogger("headrace.config")
 
 @dataclass(frozen=True)
 class Reloaded:
-    """The result of a reload: names of settings and queues."""
+    """The result of a reload: names of settings, queues and policies."""
 
     applied: list[str] = field(default_factory=list)
     created: list[str] = field(default_factory=list)
     altered: list[str] = field(default_factory=list)
+    policies: list[str] = field(default_factory=list)
     needs_restart: list[str] = field(default_factory=list)
 
 
@@ -76,6 +78,7 @@ class Reloading:
 
     def start(self) -> None:
         """Declare the configured queues before clients are served. Raises Refused with file and line."""
+        self._put_policies(_policies(self._configuration))
         self._carry_out(self._plans(self._configuration, is_start=True), is_start=True)
         _log_warnings(self._configuration)
         self._tell_of_others(self._configuration)
@@ -83,6 +86,7 @@ class Reloading:
     def reload(self) -> Reloaded:
         """Apply the configuration as it is now, or raise Refused or Unavailable and change nothing."""
         newer = self._again()
+        policies = _policies(newer)
         plans = self._plans(newer, is_start=False)
         changes = self._configuration.changes(newer)
         files = tls_files(newer.settings.tls)
@@ -92,6 +96,7 @@ class Reloading:
         if self._tls is not None and files is not None:
             self._tls.reload(files)
         self._access.use_tokens(tokens)
+        put = self._put_policies(policies)
         done = self._carry_out(plans, is_start=False)
         _log_warnings(newer)
         self._tell_of_others(newer)
@@ -100,6 +105,7 @@ class Reloading:
             [".".join(key) for key in live],
             [definition.name for plan in done for definition in plan.created],
             [definition.name for plan in done for definition, _ in plan.altered],
+            put,
             [".".join(key) for key in changes if key not in live],
         )
         _log_result(result, self._tls is not None)
@@ -132,6 +138,17 @@ class Reloading:
             done.append(plan)
         return done
 
+    def _put_policies(self, policies: list[tuple[str, Policy]]) -> list[str]:
+        """Create or replace the policies that differ; returns their names."""
+        changed: list[str] = []
+        for host, policy in policies:
+            broker = self._hosts.ensure(host)
+            if broker.parameters.policies.find(policy.name, policy.is_operator) != policy:
+                broker.administration.put_policy(policy, _nothing)
+                changed.append(policy.name)
+                _log.info("the policy is there, as configured", extra={"policy": policy.name, "vhost": host})
+        return changed
+
     def _tell_of_others(self, configuration: Configuration) -> None:
         """Log the queues of other replication groups, and warn of those that exist here. Move nothing."""
         wanted = wanted_queues(configuration.queues)
@@ -161,6 +178,18 @@ class Reloading:
         logs.set_up(settings.log.level, settings.log.format)
         for broker in self._hosts.brokers():
             limit(broker, settings)
+
+
+def _policies(configuration: Configuration) -> list[tuple[str, Policy]]:
+    """Return the configured policies with their virtual hosts. Raises Refused with file and line."""
+    try:
+        return wanted_policies(configuration.policies)
+    except Fault as fault:
+        raise configuration.located(fault) from fault
+
+
+def _nothing() -> None:
+    return
 
 
 def reload_waiting(configuration: Configuration, newer: Configuration, tls: Tls | None) -> Configuration:

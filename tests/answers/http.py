@@ -109,6 +109,30 @@ def _bounded(place: Place) -> str:
     return name
 
 
+def _policy(place: Place) -> str:
+    name = place.name()
+    place.put(f"{_OURS}/policies/%2F/{name}", {"pattern": "^no queue$", "definition": {"max-length": 5}})
+    return name
+
+
+def _operator_policy(place: Place) -> str:
+    name = place.name()
+    place.put(f"{_OURS}/operator-policies/%2F/{name}", {"pattern": "^no queue$", "definition": {"max-length": 5}})
+    return name
+
+
+def _limited_host(place: Place) -> str:
+    name = _host(place)
+    place.put(f"{_THEIRS}/vhost-limits/{name}/max-queues", {"value": 5})
+    return name
+
+
+def _global_parameter(place: Place) -> str:
+    name = place.name()
+    place.put(f"{_THEIRS}/global-parameters/{name}", {"value": 1})
+    return name
+
+
 def _exchange(place: Place) -> str:
     name = place.name()
     place.put(f"{_THEIRS}/exchanges/%2F/{name}", {"type": "topic"})
@@ -168,6 +192,7 @@ def _publish_quickly(place: Place) -> Request:
 _CLOSED = NotPromised("it is about a connection, which no crash survives")
 _CLAIM = "a claim ends with the broker, and its messages are back in line"
 _DEFINITIONS: dict[str, object] = {"queues": [{"name": "{name}", "durable": True}]}
+_POLICY: dict[str, object] = {"pattern": "^{name}$", "definition": {"max-length": 5}}
 _GROUP = "/queues/%2F/{name}/groups/g"
 _LETTERS = "/queues/%2F/{name}/dead-letters"
 
@@ -239,6 +264,14 @@ _OUR_API: Answers = {
     "DELETE /topic-permissions/{vhost}/{user}/{exchange}": _asks(
         "DELETE", _OURS + "/topic-permissions/%2F/{name}/amq.topic", name=_bounded
     ),
+    "PUT /policies/{vhost}/{policy}": _asks("PUT", _OURS + "/policies/%2F/{name}", _POLICY, name=_new),
+    "DELETE /policies/{vhost}/{policy}": _asks("DELETE", _OURS + "/policies/%2F/{name}", name=_policy),
+    "PUT /operator-policies/{vhost}/{policy}": _asks(
+        "PUT", _OURS + "/operator-policies/%2F/{name}", _POLICY, name=_new
+    ),
+    "DELETE /operator-policies/{vhost}/{policy}": _asks(
+        "DELETE", _OURS + "/operator-policies/%2F/{name}", name=_operator_policy
+    ),
     "POST /reload": Synced(_reload),
 }
 
@@ -284,6 +317,32 @@ _THEIR_PATHS: Answers = {
     "DELETE /bindings/{vhost}/e/{source}/{kind}/{destination}/{properties}": _asks(
         "DELETE", _THEIRS + "/bindings/%2F/e/amq.topic/q/{name}/k", name=_bound
     ),
+    "PUT /policies/{vhost}/{name}": _asks("PUT", _THEIRS + "/policies/%2F/{name}", _POLICY, name=_new),
+    "DELETE /policies/{vhost}/{name}": _asks("DELETE", _THEIRS + "/policies/%2F/{name}", name=_policy),
+    "PUT /operator-policies/{vhost}/{name}": _asks(
+        "PUT", _THEIRS + "/operator-policies/%2F/{name}", _POLICY, name=_new
+    ),
+    "DELETE /operator-policies/{vhost}/{name}": _asks(
+        "DELETE", _THEIRS + "/operator-policies/%2F/{name}", name=_operator_policy
+    ),
+    "PUT /parameters/{component}/{vhost}/{name}": _asks(
+        "PUT", _THEIRS + "/parameters/vhost-limits/{name}/limits", {"value": {"max-queues": 5}}, name=_host
+    ),
+    "DELETE /parameters/{component}/{vhost}/{name}": _asks(
+        "DELETE", _THEIRS + "/parameters/vhost-limits/{name}/limits", name=_limited_host
+    ),
+    "PUT /global-parameters/{name}": _asks("PUT", _THEIRS + "/global-parameters/{name}", {"value": 1}, name=_new),
+    "DELETE /global-parameters/{name}": _asks("DELETE", _THEIRS + "/global-parameters/{name}", name=_global_parameter),
+    "PUT /vhost-limits/{vhost}/{name}": _asks(
+        "PUT", _THEIRS + "/vhost-limits/{name}/max-queues", {"value": 5}, name=_host
+    ),
+    "DELETE /vhost-limits/{vhost}/{name}": _asks(
+        "DELETE", _THEIRS + "/vhost-limits/{name}/max-queues", name=_limited_host
+    ),
+    "PUT /user-limits/{user}/{name}": _asks(
+        "PUT", _THEIRS + "/user-limits/{name}/max-channels", {"value": 5}, name=_user
+    ),
+    "DELETE /user-limits/{user}/{name}": _asks("DELETE", _THEIRS + "/user-limits/{name}/max-channels", name=_user),
     "POST /definitions": _asks("POST", _THEIRS + "/definitions", _DEFINITIONS, name=_new),
     "POST /definitions/{vhost}": _asks("POST", _THEIRS + "/definitions/%2F", _DEFINITIONS, name=_new),
 }

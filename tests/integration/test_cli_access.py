@@ -89,7 +89,7 @@ def test_a_virtual_host_is_added_used_and_removed(server: Server) -> None:
     _connect(server, "guest", "guest", "a/b c").channel().queue_declare("q", durable=True)
     hosts = json.loads(headrace(server, "vhosts", "list", "--json"))
     assert [host["name"] for host in hosts] == ["/", "a/b c"]
-    assert hosts[1] == {"name": "a/b c", "queues": 1}
+    assert hosts[1] == {"name": "a/b c", "queues": 1, "limits": {}}
 
     assert "add --yes" in headrace(server, "vhosts", "remove", "a/b c", code=2)
     headrace(server, "vhosts", "remove", "a/b c", "--yes")

@@ -109,6 +109,7 @@ def test_a_reload_over_http_answers_what_it_did(server: Server, file: Path) -> N
         "applied": ["log.level"],
         "created": ["jobs"],
         "altered": [],
+        "policies": [],
         "needs_restart": ["listeners.coap"],
     }
 

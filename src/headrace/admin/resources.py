@@ -4,15 +4,16 @@ The forms that differ are in api/ and rabbitmq/; messages are in messages.py.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import final
 
 from headrace.admin.pages import Call, done
 from headrace.admin.site import ADMINISTRATOR
 from headrace.admin.slices import ordered, sliced
 from headrace.core.access.permissions import CONFIGURE, QUEUE, READ, Permission, TopicPermission
-from headrace.core.access.users import User
+from headrace.core.access.users import User, check_name
 from headrace.core.broker import Broker
+from headrace.core.policies import Policy
 from headrace.core.queue.configured import update
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.dispatch import UNLIMITED, Consumer
@@ -82,6 +83,53 @@ async def delete_user(call: Call, name: str) -> None:
 async def delete_permission(call: Call) -> None:
     """Delete the permission that the address names. Raises NotFound."""
     await done(lambda tell: call.site.access.delete_permission(call.path("user"), call.path("vhost"), tell))
+
+
+# -- policies and limits ---------------------------------------------------------------------------------------------
+
+
+def policy_to_json(host: str, policy: Policy) -> dict[str, object]:
+    return {"vhost": host, "name": policy.name, **policy.to_json()}
+
+
+def find_policy(call: Call, host: str, name: str, is_operator: bool) -> Policy:
+    """Raises NotFound, AccessRefused."""
+    found = call.broker(host).parameters.policies.find(name, is_operator)
+    if found is None:
+        raise NotFound(f"no {'operator policy' if is_operator else 'policy'} '{name}' in vhost '{host}'")
+    return found
+
+
+async def put_policy(call: Call, host: str, policy: Policy) -> bool:
+    """Create or replace a policy durably, once it counts; return True if it is new. Raises AccessRefused, Refused."""
+    call.rights(host)
+    check_name("policy", policy.name)
+    broker = call.broker(host)
+    is_new = broker.parameters.policies.find(policy.name, policy.is_operator) is None
+    await applied(lambda told: broker.administration.put_policy(policy, told))
+    await call.kept(broker)
+    return is_new
+
+
+async def delete_policy(call: Call, host: str, name: str, is_operator: bool) -> None:
+    """Delete a policy durably, once it counts no more. Raises AccessRefused, NotFound."""
+    call.rights(host)
+    broker = call.broker(host)
+    await applied(lambda told: broker.administration.delete_policy(name, is_operator, told))
+    await call.kept(broker)
+    call.record(f"{'operator policy' if is_operator else 'policy'} {name!r} of virtual host {host!r} deleted")
+
+
+async def applied(start: Callable[[Callable[[], None]], None]) -> None:
+    """Start an operation and wait for its call, which cannot fail."""
+    await done(lambda tell: start(lambda: tell(None)))
+
+
+async def put_host_limits(call: Call, host: str, limits: Mapping[str, int]) -> None:
+    """Set limits of a virtual host durably; a negative one lifts a limit. Raises NotFound."""
+    broker = call.broker(host)
+    broker.administration.put_limits(limits)
+    await call.kept(broker)
 
 
 # -- queues ----------------------------------------------------------------------------------------------------------

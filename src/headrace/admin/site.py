@@ -18,6 +18,7 @@ ANYBODY: Final = ""
 """No tag: open to every user."""
 MANAGEMENT: Final = "management"
 MONITORING: Final = "monitoring"
+POLICYMAKER: Final = "policymaker"
 
 
 @final
@@ -36,9 +37,11 @@ class Visitor:
         if tag == ANYBODY:
             return True
         if tag == MANAGEMENT:
-            return bool(self.tags & {ADMINISTRATOR, MONITORING, MANAGEMENT})
+            return bool(self.tags & {ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT})
         if tag == MONITORING:
             return bool(self.tags & {ADMINISTRATOR, MONITORING})
+        if tag == POLICYMAKER:
+            return bool(self.tags & {ADMINISTRATOR, POLICYMAKER})
         return tag in self.tags
 
 

@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "users": "headrace.cli.users",
     "permissions": "headrace.cli.permissions",
     "vhosts": "headrace.cli.vhosts",
+    "policies": "headrace.cli.policies",
     "cluster": "headrace.cli.cluster",
     "pipeline": "headrace.cli.pipeline",
 }

@@ -14,6 +14,7 @@ from headrace.config.kinds import Kind
 from headrace.config.reference import schema as make_schema
 from headrace.config.settings import SECTIONS, root
 from headrace.config.table import Fault
+from headrace.core.policies import wanted_policies
 from headrace.core.queue.configured import FILE_QUEUE, wanted_queues
 from headrace.core.queue.definition import QueueDefinition
 from headrace.errors import Refused
@@ -109,6 +110,7 @@ def _load(file: Path | None) -> tuple[Configuration, list[QueueDefinition]]:
     """Read the configuration and its queues. Raises Refused."""
     configuration = Launch(file).read()
     try:
+        wanted_policies(configuration.policies)
         return configuration, [each.definition for each in wanted_queues(configuration.queues)]
     except Fault as fault:
         raise configuration.located(fault) from fault

@@ -89,6 +89,15 @@ def group_of_store(store: str, group: str) -> str:
     return meant(group)
 
 
+def limit_of(text: str) -> tuple[str, int]:
+    """Return the limit that an option names; end the command where it names none."""
+    name, _, number = text.partition("=")
+    digits = number.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()):
+        fail(f"--limit takes NAME=NUMBER, as max-connections=20; {text!r} is none", EXIT_USAGE)
+    return name, int(number)
+
+
 # -- results -----------------------------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,9 @@ def show(client: Client, as_json: bool, name: QueueName) -> None:
     for said in ("description", "filter", "topics", "capture"):
         if queue["definition"][said]:
             facts[said] = queue["definition"][said]
+    for said, title in (("policy", "policy"), ("operator_policy", "operator policy"), ("policy_settings", "by policy")):
+        if queue[said]:
+            facts[title] = queue[said]
     if queue["warnings"]:
         facts["note"] = "; ".join(queue["warnings"])
     if queue["source"] is not None:

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from headrace.cli.client import Answer, Client, connected
-from headrace.cli.output import Column, command_group, fail, print_facts, print_rows
+from headrace.cli.output import Column, command_group, fail, limit_of, print_facts, print_rows
 from headrace.process import EXIT_USAGE
 
 app: Final = command_group(
@@ -62,7 +62,7 @@ def add(
     """Add or change a user. The command asks for the password, or reads it from a pipe."""
     body: Answer = {"tags": tag or []}
     if limit:
-        body["limits"] = dict(_limit(text) for text in limit)
+        body["limits"] = dict(limit_of(text) for text in limit)
     if not no_password:
         body["password"] = _password(name)
     user = client.put("users", name, body=body)
@@ -93,10 +93,3 @@ def _password(name: str) -> str:
     if not line:
         fail("there is no password: type it at a terminal, or pipe one line in", EXIT_USAGE)
     return line
-
-
-def _limit(text: str) -> tuple[str, int]:
-    name, _, number = text.partition("=")
-    if not (number.isascii() and number.isdecimal()):
-        fail(f"--limit takes NAME=NUMBER, as max-connections=20; {text!r} is none", EXIT_USAGE)
-    return name, int(number)

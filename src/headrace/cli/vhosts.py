@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from headrace.cli.client import Client, connected
-from headrace.cli.output import Yes, command_group, confirm, count, print_facts, print_rows
+from headrace.cli.output import Column, Yes, command_group, confirm, count, limit_of, print_facts, print_rows
 
 app: Final = command_group(
     "Virtual hosts: separate sets of queues and exchanges.",
@@ -20,13 +20,26 @@ Name = Annotated[str, typer.Argument(help="The virtual host's name.")]
 @connected(app, "headrace vhosts list", "headrace vhosts list --json", name="list", has_host=False)
 def list_hosts(client: Client, as_json: bool) -> None:
     """List all virtual hosts."""
-    print_rows(("name", "queues"), client.pages("vhosts", limit=1000), as_json)
+    columns: list[Column] = [
+        "name",
+        "queues",
+        ("limits", lambda host: ", ".join(f"{name}={number}" for name, number in host["limits"].items())),
+    ]
+    print_rows(columns, client.pages("vhosts", limit=1000), as_json)
 
 
-@connected(app, "headrace vhosts add eu", has_host=False)
-def add(client: Client, as_json: bool, name: Name) -> None:
-    """Add a virtual host."""
-    host = client.put("vhosts", name)
+@connected(app, "headrace vhosts add eu", "headrace vhosts add eu --limit max-queues=500", has_host=False)
+def add(
+    client: Client,
+    as_json: bool,
+    name: Name,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="max-connections or max-queues; -1 lifts it; may be repeated."),
+    ] = None,
+) -> None:
+    """Add a virtual host, or change its limits."""
+    host = client.put("vhosts", name, body={"limits": dict(limit_of(text) for text in limit or ())})
     print_facts({"virtual host": name, "to let users in": "headrace permissions set"}, as_json, host)
 
 

@@ -161,6 +161,8 @@ class Configuration:
         self.settings = settings
         self.queues = queues
         """Entries of `queues` as written; core reads them."""
+        self.policies: list[dict[str, Any]] = []
+        """Entries of `policies`, with defaults; core reads their settings."""
         self.document = document
         self.origins: dict[tuple[str, str], str] = {}
         """Origin of each key that is set: file and line, variable or flag."""
@@ -185,6 +187,7 @@ class Configuration:
             part = replace(getattr(settings, section), **{name: value})
             settings = replace(settings, **{section: part})
         merged = Configuration(settings, newer.queues, newer.document)
+        merged.policies = newer.policies
         merged.origins = {**self.origins, **{key: newer.origins[key] for key in keys if key in newer.origins}}
         return merged
 
@@ -217,6 +220,7 @@ def load(queues: Table, file: FilePath | None, environment: Mapping[str, str], f
     values = table.read(document.values)
     entries = document.values.get("queues") if isinstance(document.values, dict) else None
     configuration = Configuration(Settings(), list(entries or []), document)
+    configuration.policies = cast("list[dict[str, Any]]", values["policies"])
     origins = configuration.origins
     for path, _ in table.walk():
         if document.has(path):

@@ -27,12 +27,13 @@ On `SIGHUP` (or `POST /api/v1/reload`) the broker reads its configuration again.
 and certificates change at once; the log names the others, which need a restart. An invalid configuration changes
 nothing.
 
-## Queues
+## Queues and policies
 
 The broker creates the queues of the file, or changes them where they differ. It leaves other queues alone and deletes
 none. It refuses changes that would lose messages: another `type`, or limits and retention that would drop stored
 messages. Then use another name, delete the queue (`headrace queues delete`), or set `queue_manager.shrink: drop`.
-`max_priority` and `single_active_consumer` change with a restart.
+`max_priority` and `single_active_consumer` change with a restart. In the same way it creates the policies of the file,
+or replaces them; [amqp.md](amqp.md#policies) says what they do.
 
 ```yaml
 log:
@@ -49,6 +50,11 @@ queues:
     retention: {max_age: 7D}
   - name: orders
     vhost: eu                       # created if missing
+policies:
+  - name: strays
+    pattern: "^app[.]"
+    apply_to: exchanges
+    definition: {alternate-exchange: strays}
 ```
 """
 

@@ -7,7 +7,21 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from headrace.config.kinds import BY_CERTIFICATE, Address, Choice, Duration, File, Flag, Number, Port, Size, Text
+from headrace.config.kinds import (
+    BY_CERTIFICATE,
+    MAX_NUMBER,
+    Address,
+    Choice,
+    Duration,
+    File,
+    Flag,
+    Name,
+    Number,
+    Object,
+    Port,
+    Size,
+    Text,
+)
 from headrace.config.replication import MAIN, GroupName
 from headrace.config.table import Key, Table, Tables, option, table_of
 
@@ -225,6 +239,29 @@ class Settings:
     queue_manager: QueueManagerSettings = option(QueueManagerSettings(), QueueManagerSettings)
 
 
+QUEUES: Final = "queues"
+EXCHANGES: Final = "exchanges"
+ALL: Final = "all"
+APPLY_TO: Final = (QUEUES, "classic_queues", "quorum_queues", "streams", EXCHANGES, ALL)
+"""Things that a policy may be for."""
+_MAX_NAME_BYTES: Final = 255
+_POLICY: Final = Table(
+    Key("vhost", Name(_MAX_NAME_BYTES), "/", "Virtual host of the policy; created if missing."),
+    Key("name", Name(_MAX_NAME_BYTES), None, "Name of the policy."),
+    Key("pattern", Text(), "", "Regular expression that names must match anywhere."),
+    Key("apply_to", Choice(*APPLY_TO), ALL, "Things that the policy is for."),
+    Key(
+        "priority",
+        Number(-MAX_NUMBER, expected="must be a whole number"),
+        0,
+        "Of those that match, the highest counts.",
+    ),
+    Key("operator", Flag(), False, "True for an operator policy: of its limits and others, the stricter counts."),
+    Key("definition", Object(), None, "Settings by RabbitMQ's names, such as `message-ttl: 60000`."),
+    help="Policies that the broker creates, or replaces, at a start and at a reload.",
+    required=("name", "pattern", "definition"),
+)
+
 SECTIONS: Final[dict[str, type]] = {part.name: type(part.default) for part in fields(Settings)}
 
 
@@ -235,4 +272,5 @@ def root(queues: Table) -> Table:
     again = [Key(name, cluster.keys[name].kind, None, f"The same as `{name}`.") for name in _OF_RAFT]
     with_raft = Table(*cluster.keys.values(), Key(RAFT, Table(*again), None, ""), help=cluster.help)
     sections["cluster"] = Key("cluster", with_raft, None, cluster.help)
-    return Table(*sections.values(), Key("queues", Tables(queues), None, queues.help, is_live=True))
+    policies = Key("policies", Tables(_POLICY), None, _POLICY.help, is_live=True)
+    return Table(*sections.values(), Key("queues", Tables(queues), None, queues.help, is_live=True), policies)

@@ -16,19 +16,21 @@ from headrace.core.batch import Confirm, ConfirmAll
 from headrace.core.feeds.feed import FedQueue
 from headrace.core.flow import Flow, Intake, Statistics
 from headrace.core.ledger import Ledger, ProtocolStore
+from headrace.core.parameters import Parameters
 from headrace.core.pipeline import CommitPipeline, Schedule, take_steps, together
+from headrace.core.policies import Policy
 from headrace.core.publishing import Bulk, Entries, Publishing
 from headrace.core.pubsub.pubsub import PubSub, SessionQueues
 from headrace.core.pubsub.retained import Retained
 from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, DEFAULT_BOUNDS, Bounds, Envelope, Session, Will
 from headrace.core.pubsub.sessions import Sessions, SessionStore
 from headrace.core.queue.claims import Claims
-from headrace.core.queue.definition import EPHEMERAL, RESUME, QueueDefinition, parse_position
+from headrace.core.queue.definition import EPHEMERAL, HISTORY_PREFIX, RESUME, QueueDefinition, parse_position
 from headrace.core.queue.dispatch import Consumer, Credit, Delivery
 from headrace.core.queue.group import ACK, Group, PendingEntry, mode_to_join
 from headrace.core.queue.publishers import Publisher
 from headrace.core.queue.queue import DEFAULT_GROUP, Browser, Onlooker, Queue, Show
-from headrace.core.queue.queues import HISTORY_PREFIX, Queues
+from headrace.core.queue.queues import Queues
 from headrace.core.queue.readers import Reader, ReaderGroups
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.queue.work import WorkGroup
@@ -40,7 +42,18 @@ from headrace.errors import Corrupt, NotFound, Refused
 from headrace.model import Message, Source
 from headrace.names import quoted
 from headrace.selector import Selector
-from headrace.storage.api import BINDINGS, EXCHANGES, KEPT, PUBLISHERS, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
+from headrace.storage.api import (
+    BINDINGS,
+    EXCHANGES,
+    KEPT,
+    PARAMETERS,
+    PUBLISHERS,
+    RETAINED,
+    SESSIONS,
+    TRANSACTIONS,
+    Commit,
+    Engine,
+)
 from headrace.storage.group_state import STREAM, WORK
 
 
@@ -162,7 +175,7 @@ def _without_filter(queue: Queue, name: str) -> list[Group]:
     return [group for group in queue.groups.values() if group.name.partition("@")[0] == name]
 
 
-_TABLES: Final = (EXCHANGES, BINDINGS, RETAINED, SESSIONS, TRANSACTIONS, KEPT, PUBLISHERS)
+_TABLES: Final = (EXCHANGES, BINDINGS, RETAINED, SESSIONS, TRANSACTIONS, KEPT, PUBLISHERS, PARAMETERS)
 """Tables in which the keys of a host begin with its name, besides its queues."""
 
 _KEYS_AT_ONCE: Final = 1000
@@ -172,11 +185,14 @@ _KEYS_AT_ONCE: Final = 1000
 class Administration:
     """One virtual host, for its configuration and for its deletion."""
 
-    def __init__(self, engine: Engine, queues: Queues, pipeline: CommitPipeline, clock: Clock) -> None:
+    def __init__(
+        self, engine: Engine, queues: Queues, pipeline: CommitPipeline, clock: Clock, parameters: Parameters
+    ) -> None:
         self._engine = engine
         self._queues = queues
         self._pipeline = pipeline
         self._clock = clock
+        self._parameters = parameters
         self.on_dissolved: dict[object, Callable[[], None]] = {}
         """Calls by owner, made when the virtual host is deleted: connections to it must end."""
 
@@ -189,7 +205,27 @@ class Administration:
 
     def loss(self, definition: QueueDefinition) -> int:
         """Return how many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
-        return self._queues.usable(definition.name, None).disposal.loss(definition, self._clock.now_us())
+        governed = self._queues.governed(definition)
+        return self._queues.usable(definition.name, None).disposal.loss(governed, self._clock.now_us())
+
+    def put_policy(self, policy: Policy, applied: Callable[[], None]) -> None:
+        """Create or replace a policy; `applied` is called when all queues and exchanges have it. Raises Refused."""
+        self._parameters.put_policy(self._pipeline.open(), policy)
+        self._govern(applied)
+
+    def delete_policy(self, name: str, is_operator: bool, applied: Callable[[], None]) -> None:
+        """Delete a policy; `applied` is called when no queue and exchange has it any more. Raises NotFound."""
+        self._parameters.delete_policy(self._pipeline.open(), name, is_operator)
+        self._govern(applied)
+
+    def _govern(self, applied: Callable[[], None]) -> None:
+        """Exchanges change at once, queues in steps."""
+        self._queues.topology.govern_exchanges()
+        take_steps(self._pipeline, together(self._queues.govern_all()), applied)
+
+    def put_limits(self, limits: Mapping[str, int]) -> None:
+        """Set limits of the virtual host, as `read_limits` gives them; a negative one lifts a limit."""
+        self._parameters.put_limits(self._pipeline.open(), limits)
 
     def fed_queue(self, queue: Queue) -> FedQueue | None:
         """Return the progress of a queue in the stream that it is filled from; None if it is not."""
@@ -252,10 +288,11 @@ class Broker:
         replication_group: str = MAIN,
     ) -> None:
         self._clock = clock
-        self.topology = Topology(host)
+        self.parameters = Parameters(engine, host)
+        self.topology = Topology(host, self.parameters.policies.alternate_of)
         self._flow = flow or Flow()
         self._pipeline = CommitPipeline(engine, clock, schedule, self._flow)
-        self._queues = Queues(engine, clock, self._pipeline, self.topology, replication_group)
+        self._queues = Queues(engine, clock, self._pipeline, self.topology, replication_group, self.parameters)
         self.topology.load(engine)
         inner = SessionQueues(engine, host, self._pipeline, clock, self._queues)
         self.pubsub = PubSub(self.topology, Retained(engine, host, bounds), inner, bounds)
@@ -268,7 +305,7 @@ class Broker:
         self.claims = Claims(self._pipeline, self._queues, clock)
         self.groups = Groups(self._pipeline, self._queues, clock)
         self.reader_groups = ReaderGroups()
-        self.administration = Administration(engine, self._queues, self._pipeline, clock)
+        self.administration = Administration(engine, self._queues, self._pipeline, clock, self.parameters)
         self.on_dissolved = self.administration.on_dissolved
 
     # -- publishing --------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from headrace.core.access.permissions import PLAIN_TOPICS, QUEUE, READ, Permissi
 from headrace.core.access.users import User
 from headrace.core.batch import Confirm
 from headrace.core.broker import Broker
+from headrace.core.parameters import MAX_CONNECTIONS
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
 from headrace.core.queue.definition import parse_position
 from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Recipient
@@ -136,6 +137,8 @@ class Client:
         self._protocol = protocol
         self._encoding = encoding
         self.is_connected = False
+        self.refusal = ""
+        """The reason why it could not connect."""
         self.is_publisher = False
         """True from the first publish on: publishers wait while the broker has too much in hand."""
         self.published = 0
@@ -152,12 +155,21 @@ class Client:
         on_ended: Callable[[str], None],
         on_rights: Callable[[], None] | None = None,
     ) -> bool:
-        """Count as one of the user's connections until `leave`; False if the user may have no more.
+        """Count as one of the user's connections until `leave`; False if there may be no more, see `refusal`.
 
         `on_flow` pauses and resumes a publisher. `on_ended` gives the reason why the connection must end: the user or
         the virtual host is deleted, or a token expired. `on_rights` runs after the user's rights changed.
         """
+        most = self.broker.parameters.limits.get(MAX_CONNECTIONS)
+        if most is not None and len(self.broker.on_dissolved) >= most:
+            host, name = self.broker.topology.host, self.account.name
+            self.refusal = f"access to vhost '{host}' refused for user '{name}': connection limit ({most}) is reached"
+            return False
         if not self.account.connect():
+            most = self.account.user.limits.max_connections
+            self.refusal = (
+                f"connection refused for user '{self.account.name}': user connection limit ({most}) is reached"
+            )
             return False
         self.is_connected = True
         self._on_flow = on_flow

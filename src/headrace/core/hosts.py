@@ -9,7 +9,7 @@ from headrace.core.broker import Broker
 from headrace.core.flow import Intake
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import HeadraceError, NotFound, Refused, Unavailable
-from headrace.storage.api import HOSTS, Commit, Done, Engine
+from headrace.storage.api import GLOBAL_PARAMETERS, HOSTS, Commit, Done, Engine
 
 
 @final
@@ -65,6 +65,26 @@ class Hosts:
         commit = Commit()
         commit.put(HOSTS, name.encode(), json.dumps({"name": name}, ensure_ascii=False).encode())
         self._engine.commit(commit, stored)
+
+    def global_parameters(self) -> dict[str, object]:
+        """Return parameters of the whole broker, by name. They are kept for tools; nothing reads them here."""
+        found = {key.decode(): json.loads(value) for key, value in self._engine.items(GLOBAL_PARAMETERS)}
+        return dict(sorted(found.items()))
+
+    def put_global_parameter(self, name: str, value: object, done: Done) -> None:
+        """Set a parameter of the whole broker; `done` is called when it is durable. Raises Refused for a bad name."""
+        check_name("parameter", name)
+        commit = Commit()
+        commit.put(GLOBAL_PARAMETERS, name.encode(), json.dumps(value, separators=(",", ":")).encode())
+        self._engine.commit(commit, done)
+
+    def delete_global_parameter(self, name: str, done: Done) -> None:
+        """Remove a parameter of the whole broker. Raises NotFound."""
+        if self._engine.get(GLOBAL_PARAMETERS, name.encode()) is None:
+            raise NotFound(f"no global parameter '{name}'")
+        commit = Commit()
+        commit.delete(GLOBAL_PARAMETERS, name.encode())
+        self._engine.commit(commit, done)
 
     def ensure(self, name: str) -> Broker:
         """Return the broker of a virtual host, new if need be, once it is durable.

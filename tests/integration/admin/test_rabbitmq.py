@@ -10,7 +10,7 @@ import httpx
 import pika
 import pytest
 
-from tests.servers import Server
+from tests.servers import Server, drain
 
 
 def admin(server: Server, *arguments: str, user: str = "guest", password: str = "guest") -> str:
@@ -156,18 +156,43 @@ def test_an_export_of_rabbitmq_comes_in_and_its_users_too(tmp_path: Path) -> Non
                 "password_hash": "xO/eOrewkZxTFiGfIfY4ScWZkppFenyUUnZYyiKg/YlZ1DrM",
                 "hashing_algorithm": "rabbit_password_hashing_sha256",
                 "tags": [],
-                "limits": {},
+                "limits": {"max-connections": 2, "max-odd": 1},
             },
         ],
-        "vhosts": [{"name": "/"}],
+        "vhosts": [{"name": "/", "default_queue_type": "quorum"}],
         "permissions": [{"user": "app", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
         "topic_permissions": [],
-        "parameters": [{"value": [], "vhost": "/", "component": "vhost-limits", "name": "limits"}],
+        "parameters": [
+            {"value": [], "vhost": "/", "component": "vhost-limits", "name": "limits"},
+            {"value": {"src-uri": "amqp://"}, "vhost": "/", "component": "shovel", "name": "mover"},
+            {
+                "value": {"pattern": "", "apply-to": "queues", "definition": {"max-length": 8}, "priority": 0},
+                "vhost": "/",
+                "component": "operator_policy",
+                "name": "roof",
+            },
+        ],
         "global_parameters": [{"name": "cluster_name", "value": "x"}],
         "policies": [
-            {"vhost": "/", "name": "short", "pattern": "^q", "apply-to": "queues", "definition": {}, "priority": 0}
+            {
+                "vhost": "/",
+                "name": "short",
+                "pattern": "^q",
+                "apply-to": "queues",
+                "definition": {"max-length": 9, "ha-mode": "all", "x-of-a-plugin": 1},
+                "priority": 0,
+            },
+            {"vhost": "/", "name": "odd", "pattern": "^q", "apply-to": "all", "definition": {"odd": 1}, "priority": 1},
         ],
-        "queues": [{"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}],
+        "queues": [
+            {
+                "name": "q",
+                "vhost": "/",
+                "durable": True,
+                "auto_delete": False,
+                "arguments": {"x-queue-mode": "lazy", "x-max-length": 10},
+            }
+        ],
         "exchanges": [],
         "bindings": [],
     }
@@ -181,14 +206,152 @@ def test_an_export_of_rabbitmq_comes_in_and_its_users_too(tmp_path: Path) -> Non
         assert [each["name"] for each in listed(server, "queues")] == ["q"]
         login = pika.PlainCredentials("app", "secret")
         connection = server.connect(credentials=login)
-        assert connection.channel().queue_declare("q", durable=True).method.queue == "q"
-        assert "without their policies 'short'" in server.log()
+        arguments = {"x-queue-mode": "lazy", "x-max-length": 10}
+        assert connection.channel().queue_declare("q", durable=True, arguments=arguments).method.queue == "q"
+        with httpx.Client(base_url=server.http_url, auth=("guest", "guest"), timeout=30) as http:
+            answer = http.post("/api/definitions", json=definitions)
+            queue = http.get("/api/queues/%2F/q").json()
+            limits = http.get("/api/user-limits").json()
+        assert answer.status_code == 200
+        assert [(each["kind"], each["name"], each["setting"]) for each in answer.json()["without_effect"]] == [
+            ("vhost", "/", "default_queue_type"),
+            ("user", "app", "max-odd"),
+            ("global_parameter", "cluster_name", ""),
+            ("shovel", "mover", ""),
+            ("policy", "short", "ha-mode"),
+            ("policy", "short", "x-of-a-plugin"),
+            ("policy", "odd", "odd"),
+            ("policy", "odd", ""),
+            ("queue", "q", "x-queue-mode"),
+        ]
+        assert (queue["policy"], queue["operator_policy"]) == ("short", "roof")
+        assert queue["effective_policy_definition"] == {"max-length": 8, "ha-mode": "all"}
+        assert limits == [{"user": "app", "value": {"max-connections": 2}}]
         server.close_connections()
     finally:
         server.stop()
 
 
+def test_rabbitmqadmin_manages_policies_and_limits(server: Server, name: str, http: httpx.Client) -> None:
+    """The broker is left as it was: other tests share it."""
+    admin(server, "declare", "vhost", f"name={name}")
+    admin(server, "-V", name, "declare", "queue", "name=q", "durable=true")
+    definition = '{"max-length": 9, "dead-letter-exchange": "dead"}'
+    admin(server, "-V", name, "declare", "policy", "name=p", "pattern=^q", f"definition={definition}", "priority=2")
+    admin(server, "-V", name, "declare", "operator_policy", "name=o", "pattern=.*", 'definition={"max-length": 7}')
+    admin(server, "-V", name, "declare", "vhost_limit", f"vhost={name}", "name=max-queues", "value=1")
+
+    policies = [each for each in listed(server, "policies") if each["vhost"] == name]
+    operators = [each for each in listed(server, "operator_policies") if each["vhost"] == name]
+    queue = http.get(f"/api/queues/{name}/q").json()
+    refused = http.put(f"/api/queues/{name}/other", json={})
+
+    assert policies == [
+        {
+            "vhost": name,
+            "name": "p",
+            "pattern": "^q",
+            "apply-to": "all",
+            "definition": json.loads(definition),
+            "priority": 2,
+        }
+    ]
+    assert [(each["name"], each["definition"]) for each in operators] == [("o", {"max-length": 7})]
+    assert (queue["policy"], queue["operator_policy"]) == ("p", "o")
+    assert queue["effective_policy_definition"] == {"max-length": 7, "dead-letter-exchange": "dead"}
+    assert [each["value"] for each in listed(server, "vhost_limits") if each["vhost"] == name] == [{"max-queues": 1}]
+    assert "queue limit in vhost" in refused.json()["reason"]
+
+    admin(server, "-V", name, "delete", "policy", "name=p")
+    admin(server, "-V", name, "delete", "operator_policy", "name=o")
+    admin(server, "delete", "vhost_limit", f"vhost={name}", "name=max-queues")
+    assert http.get(f"/api/queues/{name}/q").json()["effective_policy_definition"] == {}
+    assert http.put(f"/api/queues/{name}/other", json={}).status_code == 201
+    admin(server, "delete", "vhost", f"name={name}")
+
+
 # -- by hand
+
+
+def test_a_policy_counts_at_once_for_clients_and_after_a_kill(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.start()
+    try:
+        channel = server.connect().channel()
+        channel.queue_declare("dead", durable=True)
+        channel.queue_declare("work", durable=True, arguments={"x-max-length": 50})
+        channel.confirm_delivery()
+        for number in range(40):
+            channel.basic_publish("", "work", b"%d" % number, pika.BasicProperties(delivery_mode=2))
+        with httpx.Client(base_url=server.http_url, auth=("guest", "guest"), timeout=30) as http:
+            definition = {"max-length": 30, "dead-letter-exchange": "", "dead-letter-routing-key": "dead"}
+            answer = http.put("/api/policies/%2F/p", json={"pattern": "^work", "definition": definition})
+            assert answer.status_code == 201
+        assert channel.queue_declare("work", passive=True).method.message_count == 30
+        server.kill()
+        server.start()
+        channel = server.connect().channel()
+        channel.queue_declare("work", durable=True, arguments={"x-max-length": 50})
+        channel.confirm_delivery()
+        channel.basic_publish("", "work", b"40", pika.BasicProperties(delivery_mode=2))
+        assert drain(channel, "work", 30) == [b"%d" % number for number in range(11, 41)]
+        assert drain(channel, "dead", 11) == [b"%d" % number for number in range(11)]
+        server.close_connections()
+    finally:
+        server.stop()
+
+
+def test_a_policymaker_makes_policies_and_no_operator_policies(http: httpx.Client, server: Server, name: str) -> None:
+    http.put(f"/api/users/{name}", json={"password": "secret", "tags": "policymaker"})
+    http.put(f"/api/users/{name}-m", json={"password": "secret", "tags": "management"})
+    for user in (name, f"{name}-m"):
+        http.put(f"/api/permissions/%2F/{user}", json={"configure": "", "write": "", "read": ""})
+    body = {"pattern": "^no queue$", "definition": {"max-length": 1}}
+    maker = httpx.Client(base_url=server.http_url, auth=(name, "secret"), timeout=30)
+    other = httpx.Client(base_url=server.http_url, auth=(f"{name}-m", "secret"), timeout=30)
+    with maker, other:
+        assert maker.put(f"/api/policies/%2F/{name}", json=body).status_code == 201
+        assert maker.put(f"/api/operator-policies/%2F/{name}", json=body).status_code == 403
+        assert other.put(f"/api/policies/%2F/{name}", json=body).status_code == 403
+        assert maker.delete(f"/api/policies/%2F/{name}").status_code == 204
+
+
+def test_parameters_are_kept_or_refused(http: httpx.Client, name: str) -> None:
+    assert http.put(f"/api/global-parameters/{name}", json={"value": {"a": 1}}).status_code == 201
+    assert http.put(f"/api/global-parameters/{name}", json={"value": 2}).status_code == 204
+    assert http.get(f"/api/global-parameters/{name}").json() == {"name": name, "value": 2}
+    assert http.delete(f"/api/global-parameters/{name}").status_code == 204
+    assert http.get(f"/api/global-parameters/{name}").status_code == 404
+    refused = http.put("/api/parameters/shovel/%2F/mover", json={"value": {}})
+    assert (refused.status_code, "component shovel not found" in refused.json()["reason"]) == (400, True)
+    http.put(f"/api/vhosts/{name}")
+    limits = f"/api/parameters/vhost-limits/{name}/limits"
+    assert http.put(limits, json={"value": {"max-queues": 3}}).status_code == 204
+    assert http.get(limits).json()["value"] == {"max-queues": 3}
+    assert http.delete(limits).status_code == 204
+    assert http.get(limits).status_code == 404
+
+
+def test_a_virtual_host_and_a_user_have_no_more_connections_than_their_limits(
+    http: httpx.Client, server: Server, name: str
+) -> None:
+    http.put(f"/api/vhosts/{name}")
+    http.put(f"/api/users/{name}", json={"password": "secret", "tags": ""})
+    http.put(f"/api/permissions/{name}/{name}", json={"configure": "", "write": "", "read": ""})
+    http.put(f"/api/vhost-limits/{name}/max-connections", json={"value": 1})
+    login = {"virtual_host": name, "credentials": pika.PlainCredentials(name, "secret")}
+    first = server.connect(**login)
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"530.*connection limit \(1\) is reached"):
+        server.connect(**login)
+    http.delete(f"/api/vhost-limits/{name}/max-connections")
+    second = server.connect(**login)
+    http.put(f"/api/user-limits/{name}/max-connections", json={"value": 2})
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"user connection limit \(2\) is reached"):
+        server.connect(**login)
+    http.delete(f"/api/user-limits/{name}/max-connections")
+    server.connect(**login)
+    assert first.is_open
+    assert second.is_open
 
 
 def test_a_queue_is_shown_with_those_who_consume_it(http: httpx.Client, server: Server, name: str) -> None:

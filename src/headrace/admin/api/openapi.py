@@ -6,9 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from headrace.admin.api import connections, dead_letters, messages, overview, queues, users
+from headrace.admin.api import connections, dead_letters, messages, overview, policies, queues, users
 from headrace.admin.api.operation import COUNT, PREFIX, TEXT, TEXTS, Operation, Schema, array_of, ref, table
 from headrace.admin.pages import Pages, answer
+from headrace.config.settings import APPLY_TO
 from headrace.config.table import described, table_of
 from headrace.core.feeds.feed import BEHIND, DAMAGED, FOLLOWING, FULL, NO_SOURCE
 from headrace.version import __version__
@@ -20,6 +21,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *dead_letters.OPERATIONS,
     *connections.OPERATIONS,
     *users.OPERATIONS,
+    *policies.OPERATIONS,
 )
 
 
@@ -68,8 +70,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Queue": table(_QUEUE, **_QUEUE_MEMBERS),
     "DeclaredQueue": table(f"{_QUEUE} warnings", **_QUEUE_MEMBERS),
     "QueueDetails": table(
-        f"{_QUEUE} reason warnings definition:table oldest_age_ms:count-or-null source bindings:count history",
+        f"{_QUEUE} reason warnings definition:table policy operator_policy policy_settings:table"
+        " oldest_age_ms:count-or-null source bindings:count history",
         **_QUEUE_MEMBERS,
+        policy={"type": ["string", "null"], "description": "Policy that counts for the queue."},
+        operator_policy={"type": ["string", "null"], "description": "Operator policy that counts for the queue."},
+        policy_settings={"type": "object", "description": "Settings of both together."},
         source=_SOURCE,
         history=_SERIES,
     ),
@@ -115,7 +121,13 @@ SCHEMAS: Final[dict[str, Schema]] = {
         " has_will:flag"
     ),
     "Subscription": table("pattern qos:count group"),
-    "VirtualHost": table("name queues:count"),
+    "VirtualHost": table("name queues:count limits:table"),
+    "Policy": table(
+        "vhost name pattern apply_to priority definition:table without_effect",
+        apply_to={"type": "string", "enum": list(APPLY_TO)},
+        priority={"type": "integer"},
+        without_effect={**TEXTS, "description": "Settings that change nothing here."},
+    ),
     "User": table("name tags:texts limits:table"),
     "Permission": table("user vhost configure write read"),
     "TopicPermission": table("user vhost exchange write read"),

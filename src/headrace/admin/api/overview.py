@@ -127,7 +127,7 @@ OPERATIONS: Final = (
         "/reload",
         reload,
         "Read the configuration again",
-        table("applied:texts created:texts altered:texts needs_restart:texts"),
+        table("applied:texts created:texts altered:texts policies:texts needs_restart:texts"),
         needs=ADMINISTRATOR,
     ),
 )

@@ -112,11 +112,15 @@ def queue_to_json(host: str, queue: Queue, sampler: Sampler) -> dict[str, object
 def _details(host: str, broker: Broker, queue: Queue, sampler: Sampler, now_us: int) -> dict[str, object]:
     look_for_schedule(queue, now_us)
     series = sampler.watch(host, queue.name)
+    governed = broker.parameters.policies.of_queue(queue.declared)
     return {
         **queue_to_json(host, queue, sampler),
         "reason": str(queue.refusal) if queue.refusal is not None else "",
-        "warnings": queue.definition.warnings,
-        "definition": queue.definition.to_json(),
+        "warnings": queue.declared.warnings,
+        "definition": queue.declared.to_json(),
+        "policy": governed.policy,
+        "operator_policy": governed.operator,
+        "policy_settings": governed.settings,
         "source": _source_to_json(broker.administration.fed_queue(queue)),
         "oldest_age_ms": oldest_age_ms(queue, now_us),
         "bindings": len(broker.topology.exchanges.bindings_to(queue.name)),
@@ -176,15 +180,15 @@ async def declare_queue(call: Call) -> Response:
     host, _, queue = find_queue(call, "queue")
     if not is_update:
         _check_same(queue, definition)
-    shown = {**queue_to_json(host, queue, call.site.sampler), "warnings": queue.definition.warnings}
+    shown = {**queue_to_json(host, queue, call.site.sampler), "warnings": queue.declared.warnings}
     return answer(shown, 201 if is_new else 200)
 
 
 def _check_same(queue: Queue, asked: QueueDefinition) -> None:
     """Raises PreconditionFailed if the queue existed with another definition."""
-    if asked.arguments or queue.definition is asked:
+    if asked.arguments or queue.declared is asked:
         return  # declaring compares arguments
-    others = differences(queue.definition, asked)
+    others = differences(queue.declared, asked)
     if others:
         raise PreconditionFailed(
             f"queue '{queue.name}' is there and differs in {', '.join(others)}; "

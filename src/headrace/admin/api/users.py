@@ -12,12 +12,13 @@ from headrace.admin.pages import Call, after, answer, done, listed, nothing
 from headrace.admin.resources import delete_host as remove_host
 from headrace.admin.resources import delete_permission as remove_permission
 from headrace.admin.resources import delete_user as remove_user
-from headrace.admin.resources import permission_to_json, topic_permission_to_json, user_to_json
+from headrace.admin.resources import permission_to_json, put_host_limits, topic_permission_to_json, user_to_json
 from headrace.admin.site import ADMINISTRATOR
 from headrace.config.kinds import Secret, Text, Texts, Unchecked
 from headrace.config.table import option
 from headrace.core.access.permissions import Permission, TopicPermission
 from headrace.core.access.users import Limits
+from headrace.core.parameters import HOST_LIMITS, read_limits
 
 Item = TypeVar("Item")
 _LIMITS: Final = ("max-connections", "max-channels", "max-message-rate", "max-message-bytes")
@@ -30,6 +31,17 @@ class UserBody:
     password: str = option("", Secret())
     tags: Sequence[str] = option((), Texts(), "Any of administrator, monitoring and management.")
     limits: object = option(None, Unchecked(type="object", properties={name: {"type": "integer"} for name in _LIMITS}))
+
+
+@dataclass(frozen=True)
+class HostBody:
+    """Body of a virtual host."""
+
+    limits: object = option(
+        None,
+        Unchecked(type="object", properties={name: {"type": "integer"} for name in HOST_LIMITS}),
+        "Limits to change; -1 lifts one.",
+    )
 
 
 @dataclass(frozen=True)
@@ -63,13 +75,17 @@ async def list_hosts(call: Call) -> Response:
 
 def _host_to_json(call: Call, name: str) -> dict[str, object] | None:
     broker = call.site.hosts.find(name)
-    return None if broker is None else {"name": name, "queues": len(broker.topology.queues)}
+    if broker is None:
+        return None
+    return {"name": name, "queues": len(broker.topology.queues), "limits": dict(broker.parameters.limits)}
 
 
 async def put_host(call: Call) -> Response:
-    name = call.path("vhost")
+    name, body = call.path("vhost"), await call.read(HostBody)
+    limits = read_limits(body.limits or {})
     await done(lambda tell: call.site.hosts.create(name, tell))
-    return answer({"name": name, "queues": len(call.broker(name).topology.queues)})
+    await put_host_limits(call, name, limits)
+    return answer(_host_to_json(call, name))
 
 
 async def delete_host(call: Call) -> Response:
@@ -146,7 +162,9 @@ _administration: Final = partial(Operation, needs=ADMINISTRATOR)
 
 OPERATIONS: Final = (
     Operation("GET", "/vhosts", list_hosts, "List virtual hosts", page_of("VirtualHost"), Paged),
-    _administration("PUT", _HOST, put_host, "Create a virtual host", ref("VirtualHost")),
+    _administration(
+        "PUT", _HOST, put_host, "Create a virtual host, or change its limits", ref("VirtualHost"), body=HostBody
+    ),
     _administration(
         "DELETE",
         _HOST,

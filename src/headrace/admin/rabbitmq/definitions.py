@@ -1,31 +1,35 @@
-"""Export and import of definitions in RabbitMQ's form: everything but the messages."""
+"""Export and import of definitions in RabbitMQ's form: everything but the messages.
 
-import logging
+An import answers 204 if everything counts, else 200 with a list of what changes nothing here, and why.
+"""
+
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Final, final
 
 from starlette.responses import Response
 
-from headrace.admin.pages import BadRequest, Call, array, done, encode, nothing, streamed
+from headrace.admin.pages import BadRequest, Call, answer, array, done, encode, nothing, streamed
 from headrace.admin.rabbitmq.exchanges import ExchangeBody
+from headrace.admin.rabbitmq.policies import OPERATOR_POLICY, VHOST_LIMITS, parameters_of, set_parameter
 from headrace.admin.rabbitmq.queues import QueueBody
 from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, named_host
 from headrace.admin.rabbitmq.users import Patterns, TopicPatterns, tags_of
-from headrace.admin.resources import permission_to_json, topic_permission_to_json
+from headrace.admin.resources import permission_to_json, policy_to_json, put_policy, topic_permission_to_json
 from headrace.admin.slices import sliced
 from headrace.config.kinds import Flag, Kind, Number, Object, Secret, Text, Texts, Unchecked
 from headrace.config.table import Key, Model, Table, option, read_model, required
 from headrace.core.access.permissions import Permission, TopicPermission
+from headrace.core.access.users import Limits, is_known_hash
 from headrace.core.broker import Broker
 from headrace.core.feeds.assigner import sources_first
-from headrace.core.queue.definition import QueueDefinition, declared
+from headrace.core.policies import IDLE, SETTINGS, Policy
+from headrace.core.queue.definition import QueueDefinition, declared, unread_arguments
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.exchange import RESERVED_PREFIX, Binding, Exchange
 from headrace.errors import HeadraceError, NotFound
 from headrace.wire.properties import table_to_json
 
-_log: Final = logging.getLogger("headrace.admin")
 _EXTENSION: Final = "headrace"
 """Member of queues for settings that no `x-` argument has; RabbitMQ ignores it."""
 _MAYBE_NUMBERS: Final = ("max_length", "max_length_bytes", "message_ttl_ms", "delivery_limit")
@@ -45,6 +49,19 @@ class _Named:
 class _User(_Named):
     tags: object = option("", Unchecked())
     password_hash: str = option("", Secret())
+    limits: object = option(None, Unchecked())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Host(_Named):
+    default_queue_type: str | None = option(None, Text())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parameter(_Named):
+    value: object = option(None, Unchecked())
+    vhost: str = option("/", Text())
+    component: str = option("", Text())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,19 +116,28 @@ async def export(call: Call) -> Response:
         "vhosts": [{"name": name} for name in brokers],
         "permissions": [permission_to_json(each) for each in access.permissions()],
         "topic_permissions": [topic_permission_to_json(each) for each in access.topic_permissions()],
-        "parameters": [],
-        "global_parameters": [],
+        "global_parameters": [
+            {"name": name, "value": value} for name, value in call.site.hosts.global_parameters().items()
+        ],
     }
     return streamed(_members(values, brokers, with_hosts=True))
 
 
 async def _members(values: Row, brokers: Mapping[str, Broker], with_hosts: bool) -> AsyncIterator[bytes]:
     """Yield the document in parts: these values, then all stored queues, exchanges and bindings."""
-    yield encode({**values, "policies": []})[:-1].encode("ascii")
 
     def shown(host: str, row: Row) -> Row:
-        return {**row, "vhost": host} if with_hosts else row
+        if with_hosts:
+            return {**row, "vhost": host}
+        return {name: value for name, value in row.items() if name != "vhost"}
 
+    policies = [
+        shown(host, policy_to_json(host, each))
+        for host, broker in brokers.items()
+        for each in broker.parameters.policies.all(False)
+    ]
+    parameters = [shown(host, each) for host, broker in brokers.items() for each in parameters_of(host, broker)]
+    yield encode({**values, "policies": policies, "parameters": parameters})[:-1].encode("ascii")
     queues = [(host, queue) for host, broker in brokers.items() for queue in broker.topology.queues.values()]
     kept = {(host, queue.name) async for host, queue in sliced(queues, 1000) if queue.definition.is_stored}
     yield b',"queues":'
@@ -140,7 +166,7 @@ def _binding(binding: Binding) -> Row:
 
 
 def _queue(queue: Queue) -> Row:
-    definition = queue.definition
+    definition = queue.declared
     row: Row = {
         "name": queue.name,
         "durable": definition.durable,
@@ -163,10 +189,16 @@ async def import_definitions(call: Call) -> Response:
     """Declare all definitions of the body. Raises BadRequest if one exists and differs."""
     body = await call.json()
     only = named_host(call)
+    idle = _Idle()
     if not only:
-        for host in _read(_Named, body, "vhosts"):
+        for host in _read(_Host, body, "vhosts"):
             await done(lambda tell, name=host.name: call.site.hosts.create(name, tell))  # type: ignore[misc]
-        await _import_users(call, body)
+            if host.default_queue_type not in (None, "", "undefined", "classic"):
+                idle.add("vhost", host.name, host.name, "default_queue_type", "Queues without a type are classic ones.")
+        await _import_users(call, body, idle)
+        await _import_global_parameters(call, body, idle)
+    await _import_parameters(call, body, only, idle)
+    await _import_policies(call, body, only, idle)
     touched: dict[str, Broker] = {}
     count = 0
     for kind, declare in (("queues", _declare_queue), ("exchanges", _declare_exchange), ("bindings", _bind)):
@@ -178,31 +210,99 @@ async def import_definitions(call: Call) -> Response:
                 declare(broker, entry)
             except HeadraceError as error:
                 raise BadRequest(f"{kind} {entry.get('name', entry.get('destination', ''))!r}: {error}") from error
+            if kind == "queues":
+                idle.add_arguments(name, entry)
             count += 1
             if count % _STORED == 0:
                 await call.kept(broker)
     for broker in touched.values():
         await call.kept(broker)
-    left_out = [f"'{entry.get('name')}'" for entry in _entries(body, "policies")]
-    if left_out:
-        _log.warning(
-            "definitions were imported without their policies %s: give queues these settings as arguments",
-            ", ".join(left_out),
-        )
-    return nothing()
+    return answer({"without_effect": idle.found}) if idle.found else nothing()
 
 
-async def _import_users(call: Call, body: Mapping[str, object]) -> None:
+@final
+class _Idle:
+    """What an import contains that changes nothing here."""
+
+    def __init__(self) -> None:
+        self.found: list[Row] = []
+
+    def add(self, kind: str, host: str, name: str, setting: str, why: str) -> None:
+        """Note a setting, or the whole thing without one."""
+        self.found.append({"kind": kind, "vhost": host, "name": name, "setting": setting, "reason": why})
+
+    def add_arguments(self, host: str, queue: Mapping[str, object]) -> None:
+        """Note the arguments of a queue that nothing reads."""
+        arguments = queue.get("arguments")
+        for name in unread_arguments(arguments) if isinstance(arguments, Mapping) else ():
+            why = IDLE.get(name.removeprefix("x-"), "This argument is unknown here.")
+            self.add("queue", host, str(queue.get("name")), name, why)
+
+
+async def _import_global_parameters(call: Call, body: Mapping[str, object], idle: _Idle) -> None:
+    hosts = call.site.hosts
+    for each in _read(_Parameter, body, "global_parameters"):
+        await done(lambda tell, e=each: hosts.put_global_parameter(e.name, e.value, tell))  # type: ignore[misc]
+        idle.add("global_parameter", "", each.name, "", "It is kept and shown, and nothing here reads it.")
+
+
+async def _import_parameters(call: Call, body: Mapping[str, object], only: str, idle: _Idle) -> None:
+    for each in _read(_Parameter, body, "parameters"):
+        host, value = only or each.vhost, each.value
+        if each.component == OPERATOR_POLICY:
+            await _import_policy(call, host, each.name, value, True, idle)
+        elif each.component == VHOST_LIMITS:
+            await set_parameter(call, host, each.component, each.name, value)
+        else:
+            idle.add(each.component, host, each.name, "", f"There is no component {each.component!r} here.")
+
+
+async def _import_policies(call: Call, body: Mapping[str, object], only: str, idle: _Idle) -> None:
+    for entry in _entries(body, "policies"):
+        host = only or str(entry.get("vhost", "/"))
+        await _import_policy(call, host, str(entry.get("name", "")), entry, False, idle)
+
+
+async def _import_policy(call: Call, host: str, name: str, values: object, is_operator: bool, idle: _Idle) -> None:
+    """Create a policy with the settings that are known here, and note the others. Raises BadRequest."""
+    kind = OPERATOR_POLICY if is_operator else "policy"
+    try:
+        policy = Policy.from_json(name, values, is_operator)
+        known = {setting: value for setting, value in policy.definition.items() if setting in SETTINGS.keys}
+        for setting in policy.definition:
+            if setting in IDLE or setting not in known:
+                idle.add(kind, host, name, setting, IDLE.get(setting, "This setting is unknown here."))
+        if known:
+            await put_policy(call, host, replace(policy, definition=known))
+        else:
+            idle.add(kind, host, name, "", "It has no settings that are known here, and was left out.")
+    except HeadraceError as error:
+        raise BadRequest(f"{kind} {name!r}: {error}") from error
+
+
+async def _import_users(call: Call, body: Mapping[str, object], idle: _Idle) -> None:
     access = call.site.access
     for user in _read(_User, body, "users"):
         tags = tags_of(user.tags)
+        if user.password_hash and not is_known_hash(user.password_hash):
+            idle.add("user", "", user.name, "password_hash", "Its kind is unknown: set a password.")
         await done(lambda tell, u=user, t=tags: access.put_user_hash(u.name, u.password_hash, t, tell))  # type: ignore[misc]
+        await _import_limits(call, user, idle)
     for given in _read(_Permission, body, "permissions"):
         granted = Permission(given.user, given.vhost, given.configure, given.write, given.read)
         await done(lambda tell, granted=granted: access.put_permission(granted, tell))  # type: ignore[misc]
     for each in _read(_TopicPermission, body, "topic_permissions"):
         bound = TopicPermission(each.user, each.vhost, each.exchange, each.write, each.read)
         await done(lambda tell, bound=bound: access.put_topic_permission(bound, tell))  # type: ignore[misc]
+
+
+async def _import_limits(call: Call, user: _User, idle: _Idle) -> None:
+    if not isinstance(user.limits, Mapping) or not user.limits:  # without limits, older releases have a list
+        return
+    for name in user.limits.keys() - Limits.names():
+        idle.add("user", "", user.name, str(name), "Users have no such limit here.")
+    limits = Limits.from_json({name: value for name, value in user.limits.items() if name in Limits.names()})
+    await done(lambda tell: call.site.access.set_limits(user.name, limits, tell))
 
 
 def _declare_queue(broker: Broker, entry: Mapping[str, object]) -> None:

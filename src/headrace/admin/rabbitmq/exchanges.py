@@ -57,11 +57,14 @@ class PublishBody:
     properties: object = option(None, Unchecked())
 
 
-def exchange_row(host: str, exchange: Exchange) -> Row:
+def exchange_row(host: str, broker: Broker, exchange: Exchange) -> Row:
+    governed = broker.parameters.policies.of_exchange(exchange.name)
     return {
         **exchange.to_json(),
         "vhost": host,
-        "policy": None,
+        "policy": governed.policy,
+        "operator_policy": governed.operator,
+        "effective_policy_definition": governed.settings,
         "user_who_performed_action": "headrace",
     }
 
@@ -88,13 +91,14 @@ def implicit(queue: str) -> Binding:
 
 
 async def list_exchanges(call: Call) -> Response:
-    found = [(host, each) for host, broker in asked_hosts(call) for each in broker.topology.exchanges.exchanges()]
-    return await rows(call, found, lambda pair: exchange_row(*pair))
+    hosts = asked_hosts(call)
+    found = [(host, broker, each) for host, broker in hosts for each in broker.topology.exchanges.exchanges()]
+    return await rows(call, found, lambda each: exchange_row(*each))
 
 
 async def show_exchange(call: Call) -> Response:
     host, broker = call.path("vhost"), call.broker(call.path("vhost"))
-    return row(call, exchange_row(host, broker.topology.exchanges.get(exchange_name(call.path("name")))))
+    return row(call, exchange_row(host, broker, broker.topology.exchanges.get(exchange_name(call.path("name")))))
 
 
 async def declare_exchange(call: Call) -> Response:

@@ -117,9 +117,7 @@ async def cluster_name(call: Call) -> Response:
 
 
 async def nothing_there(call: Call) -> Response:
-    """Answer with an empty list: Headrace has no policies, parameters or federation."""
-    if "vhost" in call.request.path_params:
-        call.broker(call.path("vhost"))
+    """Answer with an empty list: Headrace has no flags of features."""
     return answer([])
 
 

@@ -5,10 +5,13 @@ from typing import Final
 from starlette.routing import BaseRoute
 
 from headrace.admin.pages import Page, Pages
-from headrace.admin.rabbitmq import connections, definitions, exchanges, overview, queues, users
-from headrace.admin.site import ADMINISTRATOR, MANAGEMENT, MONITORING
+from headrace.admin.rabbitmq import connections, definitions, exchanges, overview, policies, queues, users
+from headrace.admin.site import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
 
 _BINDINGS: Final = "/bindings/{vhost}/e/{source}/{kind}/{destination}"
+_POLICY: Final = "/policies/{vhost}/{name}"
+_OPERATOR_POLICY: Final = "/operator-policies/{vhost}/{name}"
+_PARAMETER: Final = "/parameters/{component}/{vhost}/{name}"
 _CHECKS: Final = "/health/checks"
 
 _READING: Final[tuple[tuple[str, Page, str], ...]] = (
@@ -53,17 +56,22 @@ _READING: Final[tuple[tuple[str, Page, str], ...]] = (
     (_BINDINGS + "/{properties}", exchanges.show_binding, MANAGEMENT),
     ("/definitions", definitions.export, ADMINISTRATOR),
     ("/definitions/{vhost}", definitions.export, ADMINISTRATOR),
-    ("/parameters", overview.nothing_there, MANAGEMENT),
-    ("/parameters/{component}", overview.nothing_there, MANAGEMENT),
-    ("/parameters/{component}/{vhost}", overview.nothing_there, MANAGEMENT),
-    ("/global-parameters", overview.nothing_there, MANAGEMENT),
-    ("/policies", overview.nothing_there, MANAGEMENT),
-    ("/policies/{vhost}", overview.nothing_there, MANAGEMENT),
-    ("/operator-policies", overview.nothing_there, MANAGEMENT),
-    ("/operator-policies/{vhost}", overview.nothing_there, MANAGEMENT),
-    ("/vhost-limits", overview.nothing_there, MANAGEMENT),
-    ("/vhost-limits/{vhost}", overview.nothing_there, MANAGEMENT),
-    ("/user-limits", overview.nothing_there, MANAGEMENT),
+    ("/parameters", policies.list_parameters, POLICYMAKER),
+    ("/parameters/{component}", policies.list_parameters, POLICYMAKER),
+    ("/parameters/{component}/{vhost}", policies.list_parameters, POLICYMAKER),
+    (_PARAMETER, policies.show_parameter, POLICYMAKER),
+    ("/global-parameters", policies.list_global_parameters, MANAGEMENT),
+    ("/global-parameters/{name}", policies.show_global_parameter, MANAGEMENT),
+    ("/policies", policies.list_policies, MANAGEMENT),
+    ("/policies/{vhost}", policies.list_policies, MANAGEMENT),
+    (_POLICY, policies.show_policy, MANAGEMENT),
+    ("/operator-policies", policies.list_operator_policies, MANAGEMENT),
+    ("/operator-policies/{vhost}", policies.list_operator_policies, MANAGEMENT),
+    (_OPERATOR_POLICY, policies.show_operator_policy, MANAGEMENT),
+    ("/vhost-limits", policies.list_host_limits, MANAGEMENT),
+    ("/vhost-limits/{vhost}", policies.list_host_limits, MANAGEMENT),
+    ("/user-limits", policies.list_user_limits, ADMINISTRATOR),
+    ("/user-limits/{user}", policies.list_user_limits, ADMINISTRATOR),
     ("/feature-flags", overview.nothing_there, MANAGEMENT),
     ("/aliveness-test/{vhost}", overview.aliveness, MANAGEMENT),
     ("/healthchecks/node", overview.check, MONITORING),
@@ -95,6 +103,18 @@ _CHANGING: Final[tuple[tuple[str, str, Page, str], ...]] = (
     ("POST", "/queues/{vhost}/{name}/get", queues.get_messages, MANAGEMENT),
     ("POST", _BINDINGS, exchanges.bind, MANAGEMENT),
     ("DELETE", _BINDINGS + "/{properties}", exchanges.unbind, MANAGEMENT),
+    ("PUT", _POLICY, policies.put_policy, POLICYMAKER),
+    ("DELETE", _POLICY, policies.delete_policy, POLICYMAKER),
+    ("PUT", _OPERATOR_POLICY, policies.put_operator_policy, ADMINISTRATOR),
+    ("DELETE", _OPERATOR_POLICY, policies.delete_operator_policy, ADMINISTRATOR),
+    ("PUT", _PARAMETER, policies.put_parameter, ADMINISTRATOR),
+    ("DELETE", _PARAMETER, policies.delete_parameter, ADMINISTRATOR),
+    ("PUT", "/global-parameters/{name}", policies.put_global_parameter, ADMINISTRATOR),
+    ("DELETE", "/global-parameters/{name}", policies.delete_global_parameter, ADMINISTRATOR),
+    ("PUT", "/vhost-limits/{vhost}/{name}", policies.put_host_limit, ADMINISTRATOR),
+    ("DELETE", "/vhost-limits/{vhost}/{name}", policies.delete_host_limit, ADMINISTRATOR),
+    ("PUT", "/user-limits/{user}/{name}", policies.put_user_limit, ADMINISTRATOR),
+    ("DELETE", "/user-limits/{user}/{name}", policies.delete_user_limit, ADMINISTRATOR),
     ("POST", "/definitions", definitions.import_definitions, ADMINISTRATOR),
     ("POST", "/definitions/{vhost}", definitions.import_definitions, ADMINISTRATOR),
 )

@@ -68,8 +68,9 @@ class GetBody:
         return _MODES[self.ackmode or ("ack_requeue_true" if self.requeue else "ack_requeue_false")]
 
 
-def queue_row(call: Call, host: str, queue: Queue) -> Row:
+def queue_row(call: Call, host: str, broker: Broker, queue: Queue) -> Row:
     definition, values = queue.definition, queue_values(queue)
+    governed = broker.parameters.policies.of_queue(queue.declared)
     series = call.site.sampler.queue(host, queue.name)
     rates = series.rates if series is not None else {}
     ready, delayed, unsettled = values["ready"], values["delayed"], values["unsettled"]
@@ -92,9 +93,9 @@ def queue_row(call: Call, host: str, queue: Queue) -> Row:
         "messages_unacknowledged": unsettled,
         "messages_unacknowledged_details": details(0.0),
         "message_bytes": queue.log.size_bytes,
-        "policy": None,
-        "operator_policy": None,
-        "effective_policy_definition": {},
+        "policy": governed.policy,
+        "operator_policy": governed.operator,
+        "effective_policy_definition": governed.settings,
         "message_stats": {
             "publish": values["published"],
             "publish_details": details(rates.get("published", 0.0)),
@@ -136,17 +137,17 @@ def consumer_row(host: str, found: Consuming) -> Row:
 
 
 async def list_queues(call: Call) -> Response:
-    found = [(host, queue) for host, broker in asked_hosts(call) for queue in broker.topology.queues.values()]
-    return await rows(call, found, lambda pair: None if pair[1].deleted else queue_row(call, *pair))
+    found = [(host, broker, queue) for host, broker in asked_hosts(call) for queue in broker.topology.queues.values()]
+    return await rows(call, found, lambda each: None if each[2].deleted else queue_row(call, *each))
 
 
 async def show_queue(call: Call) -> Response:
-    host, _, queue = find_queue(call, "name")
+    host, broker, queue = find_queue(call, "name")
     age_ms = oldest_age_ms(queue, call.site.clock.now_us())
     head = None if age_ms is None else call.site.clock.now_us() // 1_000_000 - age_ms // 1000
     connections = await visible_connections(call) if queue.consumers else []
     consumers = [consumer_row(host, each) for each in await consumers_of([queue], connections)]
-    shown = queue_row(call, host, queue)
+    shown = queue_row(call, host, broker, queue)
     return row(call, {**shown, "head_message_timestamp": head, "consumer_details": consumers})
 
 

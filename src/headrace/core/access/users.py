@@ -55,6 +55,11 @@ def their_hash(text: str) -> bytes:
     return salted if len(salted) - _THEIR_SALT_BYTES in _THEIR_DIGESTS else b""
 
 
+def is_known_hash(text: str) -> bool:
+    """True if a password can be checked against this hash, ours or RabbitMQ's."""
+    return text.startswith((OWN, ADOPTED)) or bool(their_hash(text))
+
+
 def adopt_hash(salted: bytes) -> str:
     """Hash the digest of a RabbitMQ hash, for storage. Takes some ten milliseconds."""
     salt, digest = salted[:_THEIR_SALT_BYTES], salted[_THEIR_SALT_BYTES:]

@@ -29,11 +29,11 @@ from headrace.core.pubsub.session import (
     merged,
     parse_share,
 )
-from headrace.core.queue.definition import QueueDefinition
+from headrace.core.queue.definition import INNER_PREFIXES, QueueDefinition
 from headrace.core.queue.dispatch import Consumer
 from headrace.core.queue.entry import accept, accept_moved
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
-from headrace.core.queue.queues import INNER_PREFIXES, Queues
+from headrace.core.queue.queues import Queues
 from headrace.core.routing.topics import TopicTree
 from headrace.core.routing.topology import Topology, scoped, unscoped
 from headrace.errors import HeadraceError

@@ -290,12 +290,10 @@ class Plan:
                 self._check_source(each.at, definition)
                 self.created.append(definition)
                 continue
-            definition = replace(
-                definition, arguments=queue.definition.arguments
-            )  # so clients' declarations still match
-            changes = _changes(queue.definition, definition)
+            definition = replace(definition, arguments=queue.declared.arguments)  # so clients' declarations still match
+            changes = _changes(queue.declared, definition)
             if changes and queue.refusal is None:
-                self._check(each.at, queue.definition, definition, changes, may_drop)
+                self._check(each.at, queue.declared, definition, changes, may_drop)
                 if "source" in changes:
                     self._check_source(each.at, definition)
                 self.altered.append((definition, changes))
@@ -315,7 +313,7 @@ class Plan:
 
     def _find(self, name: str) -> QueueDefinition | None:
         queue = self._broker.topology.queues.get(name)
-        return self._wanted.get(name) or (queue.definition if queue is not None else None)
+        return self._wanted.get(name) or (queue.declared if queue is not None else None)
 
     def _check(
         self, at: int, present: QueueDefinition, wanted: QueueDefinition, changes: list[str], may_drop: bool

@@ -111,6 +111,9 @@ SYNC: Final = "sync"
 ASYNC: Final = "async"
 DURABILITIES: Final = (BUFFERED, FSYNC)
 
+HISTORY_PREFIX: Final = "$history/"
+INNER_PREFIXES: Final = ("$session/", "$share/")
+"""Prefixes of the broker's own queues: see pubsub.py."""
 MAX_NAME_BYTES: Final = 255
 DEFAULT_MAX_MESSAGE_BYTES: Final = 10 << 20
 DEFAULT_LEASE_MS: Final = 30_000
@@ -343,6 +346,12 @@ _ARGUMENTS: Final = {
 _ARGUMENT_TABLE: Final = Table(*_ARGUMENTS.values())
 _STREAM_TABLE: Final = Table(Key("x-max-age", Duration(), 0, ""))
 """Arguments that only streams have; other queues ignore them."""
+
+
+def unread_arguments(arguments: Mapping[str, object]) -> list[str]:
+    """Return the arguments of a declaration that change nothing here, in order."""
+    read = {*_ARGUMENT_TABLE.keys, *_STREAM_TABLE.keys}
+    return sorted([name for name in arguments if name.startswith("x-") and name not in read])
 
 
 def declared(

@@ -7,6 +7,7 @@ accepted messages that are not stored yet count too.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
+from headrace.config.kinds import MAX_NUMBER
 from headrace.core.batch import Batch
 from headrace.core.queue.definition import DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition, Retention
 from headrace.core.queue.group import EXPIRED, MAXLEN
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 RETENTION_US: Final = 300_000_000
 _AGAIN_US: Final = 1_000_000
-_EXPIRED_AT_ONCE: Final = 1000
-"""Expired messages handled in one batch: a backlog that expired at once must not be one huge commit."""
+_ENDED_AT_ONCE: Final = 1000
+"""Messages given up in one batch: a backlog that expired at once, or a new limit, must not be one huge commit."""
 
 
 def run_due(queue: "Queue", batch: Batch, now_us: int) -> None:
@@ -55,11 +56,12 @@ def try_again(queue: "Queue", now_us: int) -> None:
 
 
 def end_overdue(queue: "Queue", batch: Batch, now_us: int) -> None:
-    """End overdue claims and give up expired messages among the oldest, as many as a batch has room for."""
+    """End overdue claims and give up expired and surplus messages, as many as a batch has room for."""
     has_more = False
     for group in list(queue.groups.values()):
         has_more = group.on_time(batch, now_us) or has_more
     expire(queue, batch, now_us)
+    drop_surplus(queue, batch, now_us)
     if has_more:
         queue.is_overdue = True
         queue.pump_soon()
@@ -70,10 +72,20 @@ def expire(queue: "Queue", batch: Batch, now_us: int) -> None:
     queue.is_overdue = False
     if queue.definition.is_stream:
         return
-    again_us = queue.disposal.expire_head(batch, now_us, _EXPIRED_AT_ONCE)
+    again_us = queue.disposal.expire_head(batch, now_us, _ENDED_AT_ONCE)
     if again_us > now_us:
         queue.wake_at(again_us)
     elif again_us:
+        queue.is_overdue = True
+        queue.pump_soon()
+
+
+def drop_surplus(queue: "Queue", batch: Batch, now_us: int) -> None:
+    """Give up the oldest messages beyond limits that became lower, as many as a batch has room for."""
+    definition = queue.definition
+    if not queue.depth.is_limited or definition.overflow != DROP_HEAD or definition.is_stream:
+        return
+    if queue.disposal.drop_surplus(batch, now_us, _ENDED_AT_ONCE):
         queue.is_overdue = True
         queue.pump_soon()
 
@@ -321,10 +333,14 @@ class Disposal:
             self.give_up(batch, offset, message, EXPIRED, now_us)
         return now_us
 
-    def drop_surplus(self, batch: Batch, now_us: int) -> None:
-        """Give up the oldest waiting messages until the limits hold."""
+    def drop_surplus(self, batch: Batch, now_us: int, most: int = MAX_NUMBER) -> bool:
+        """Give up the oldest waiting messages until the limits hold; True if there are more than `most`."""
         for offset in self._depth.surplus():
+            if most <= 0:
+                return True
+            most -= 1
             self.give_up(batch, offset, self._queue.message(offset), MAXLEN, now_us)
+        return False
 
     def purge(self, batch: Batch) -> int:
         """Drop every waiting message and return their number; consumers keep the messages they hold."""
@@ -528,7 +544,8 @@ def entered(queue: "Queue", batch: Batch, first_expiry_us: int, size_bytes: int,
         if queue.depth.is_limited:
             queue.depth.add(size_bytes)
             queue.pump(batch, now_us)  # messages that go out at once do not count
-            queue.disposal.drop_surplus(batch, now_us)
+            if not queue.is_overdue:  # else the surplus goes in steps
+                queue.disposal.drop_surplus(batch, now_us)
         queue.grown()
         if (queue.is_stream or queue.is_retained) and is_over(queue.log, queue.definition.retention):
             queue.disposal.retain(batch, now_us)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.core.batch import Batch
 from headrace.core.feeds.feed import is_cursor
 from headrace.core.flow import Statistics
-from headrace.core.queue.definition import DROP_HEAD, FIRST, NEXT, TIMESTAMP, QueueDefinition
+from headrace.core.queue.definition import FIRST, NEXT, TIMESTAMP, QueueDefinition
 from headrace.core.queue.dispatch import Consumer, Delivery, Found
 from headrace.core.queue.entry import (
     Depth,
     Disposal,
     accept_moved,
+    drop_surplus,
     end_overdue,
     entered,
     offer_room,
@@ -296,9 +297,19 @@ class Queue:
     _group_list: tuple[Group, ...]
     """Its groups, to be iterated while they come and go. A tuple takes a third of the time of a list of the values."""
 
-    def __init__(self, host: QueueHost, definition: QueueDefinition, log: Log, now_us: int) -> None:
+    def __init__(
+        self,
+        host: QueueHost,
+        definition: QueueDefinition,
+        log: Log,
+        now_us: int,
+        declared: QueueDefinition | None = None,
+    ) -> None:
         self.host = host
         self.definition = definition
+        """The definition that counts: as declared, with the settings of policies."""
+        self.declared = declared or definition
+        """The definition as it is stored, without policies."""
         self.name = definition.name
         self.log = log
         self.durable = definition.is_stored
@@ -384,13 +395,22 @@ class Queue:
     def auto_commit_us(self) -> int:
         return self.host.auto_commit_us
 
-    def alter(self, batch: Batch, definition: QueueDefinition, is_start: bool, now_us: int) -> None:
+    def alter(
+        self,
+        batch: Batch,
+        definition: QueueDefinition,
+        is_start: bool,
+        now_us: int,
+        declared: QueueDefinition | None = None,
+    ) -> None:
         """Take on another definition of the same type and durability; messages beyond its limits go.
 
-        At a start, before anybody uses the queue, its groups are made anew, as priorities may have changed.
+        `declared` is the definition without policies, if there are any. At a start, before anybody uses the queue, its
+        groups are made anew, as priorities may have changed.
         """
         has_history = definition.history_ms > 0
         self.definition = definition
+        self.declared = declared or definition
         self.is_synced = definition.is_synced
         self.ack_timeout_us = definition.ack_timeout_ms * 1000
         self.lease_us = definition.lease_ms * 1000
@@ -408,8 +428,7 @@ class Queue:
             self.disposal.retain(batch, now_us)
         else:
             batch.touch(self)  # settled messages that were kept go
-        if definition.overflow == DROP_HEAD and not definition.is_stream:
-            self.disposal.drop_surplus(batch, now_us)
+        drop_surplus(self, batch, now_us)
         if self.awaited_bytes >= 0:
             offer_room(self)
         plan(self, now_us)

@@ -13,10 +13,19 @@ from headrace.clock import Clock
 from headrace.config.settings import QueueManagerSettings
 from headrace.core.batch import Batch
 from headrace.core.feeds.assigner import Assigner, check_source
+from headrace.core.parameters import MAX_QUEUES, Parameters
 from headrace.core.pipeline import AT_ONCE, CommitPipeline, take_steps
 from headrace.core.queue.dead_letters import DeadLetters
-from headrace.core.queue.definition import EPHEMERAL, MAX_NAME_BYTES, STREAM, QueueDefinition, Retention
-from headrace.core.queue.entry import run_due
+from headrace.core.queue.definition import (
+    EPHEMERAL,
+    HISTORY_PREFIX,
+    INNER_PREFIXES,
+    MAX_NAME_BYTES,
+    STREAM,
+    QueueDefinition,
+    Retention,
+)
+from headrace.core.queue.entry import run_due, try_again
 from headrace.core.queue.group import Death, Group, Pauses
 from headrace.core.queue.publishers import Publishers
 from headrace.core.queue.queue import EmptyLog, Queue, QueueHost
@@ -24,7 +33,7 @@ from headrace.core.queue.stream import StreamGroup
 from headrace.core.queue.work import WorkGroup
 from headrace.core.routing.address import dead_letter_origin
 from headrace.core.routing.topology import Topology, scoped, unscoped
-from headrace.errors import AccessRefused, Corrupt, NotFound, PreconditionFailed, Refused, ResourceLocked
+from headrace.errors import AccessRefused, Corrupt, NotFound, PreconditionFailed, Refused, ResourceLocked, Unavailable
 from headrace.model import Message
 from headrace.names import check_filter
 from headrace.storage.api import QUEUES, Engine
@@ -89,12 +98,9 @@ class Timers:
 _log: Final = logging.getLogger("headrace.core")
 
 _LOGS_AT_ONCE: Final = 1000
-HISTORY_PREFIX: Final = "$history/"
 LANDING_QUEUE: Final = "mqtt"
 GENERATED_PREFIX: Final = "amq.gen-"
 RESERVED_PREFIX: Final = "amq."
-INNER_PREFIXES: Final = ("$session/", "$share/")
-"""Prefixes of the broker's own queues: see pubsub.py."""
 
 
 @final
@@ -108,8 +114,10 @@ class Queues(QueueHost):
         pipeline: CommitPipeline,
         topology: Topology,
         replication_group: str,
+        parameters: Parameters,
     ) -> None:
         self._engine = engine
+        self._parameters = parameters
         self._clock = clock
         self._pipeline = pipeline
         self.statistics = pipeline.statistics
@@ -159,7 +167,7 @@ class Queues(QueueHost):
             if not passive:
                 if definition.exclusive != existing.definition.exclusive:
                     raise _locked(existing, self._host)
-                existing.definition.check_equivalent(definition)
+                existing.declared.check_equivalent(definition)
                 existing.touch(self._clock.now_us())
             return existing
         if passive:
@@ -168,19 +176,28 @@ class Queues(QueueHost):
             definition = replace(definition, name=generated_name())
         else:
             _check_name(name)
+        self._check_room(definition.name)
         queue = self.create(self._pipeline.open(), definition)
         if definition.exclusive:
             queue.owner = owner
             self._owned.setdefault(owner, {})[queue] = None
         return queue
 
+    def _check_room(self, name: str) -> None:
+        """Raises PreconditionFailed if the virtual host may have no more queues."""
+        limit = self._parameters.limits.get(MAX_QUEUES)
+        if limit is not None and len(self.topology.queues) >= limit:
+            raise PreconditionFailed(
+                f"cannot declare queue '{name}': queue limit in vhost '{self._host}' ({limit}) is reached"
+            )
+
     def alter(self, queue: Queue, definition: QueueDefinition, is_start: bool) -> None:
-        """Change the definition of a queue: see Queue.alter."""
-        batch = self._pipeline.open()
+        """Change the definition of a queue: see Queue.alter. Policies go on counting."""
+        batch, governed = self._pipeline.open(), self.governed(definition)
         before = queue.definition.source
         if definition.source != before:
             check_source(definition, self._definition)
-        self.topology.alter(queue, lambda: queue.alter(batch, definition, is_start, self._clock.now_us()))
+        self.topology.alter(queue, lambda: queue.alter(batch, governed, is_start, self._clock.now_us(), definition))
         if definition.source != before:
             self.assigner.unfollow(batch, queue)
             if definition.source:
@@ -189,6 +206,31 @@ class Queues(QueueHost):
             self._store(batch, definition)
         if is_start:
             self.pauses.restore(queue)
+
+    def governed(self, declared: QueueDefinition) -> QueueDefinition:
+        """Return the definition that counts for a queue declared like this: with the settings of policies."""
+        return self._parameters.policies.govern(declared)
+
+    def govern_all(self) -> Iterator[None]:
+        """Apply changed policies to all queues, in steps; queues that are made meanwhile have them already."""
+        for queue in list(self.topology.queues.values()):
+            self._govern(queue)
+            yield
+
+    def _govern(self, queue: Queue) -> None:
+        governed, before = self.governed(queue.declared), queue.definition
+        if queue.is_gone or governed == before:
+            return
+        now_us = self._clock.now_us()
+        try:
+            queue.alter(self._pipeline.open(), governed, False, now_us, queue.declared)
+        except Corrupt as error:
+            queue.refuse(error)
+        except Unavailable:
+            try_again(queue, now_us)
+        if governed.lifetime_ms != before.lifetime_ms:
+            queue.touch(now_us)
+        self._pipeline.pump_soon(queue)
 
     def _store(self, batch: Batch, definition: QueueDefinition) -> None:
         value = json.dumps(definition.to_json(), ensure_ascii=False, separators=(",", ":")).encode()
@@ -212,7 +254,7 @@ class Queues(QueueHost):
 
     def _definition(self, name: str) -> QueueDefinition | None:
         queue = self.topology.queues.get(name)
-        return queue.definition if queue is not None else None
+        return queue.declared if queue is not None else None
 
     def open_inner(self, definition: QueueDefinition) -> Queue:
         """Return a queue of the broker's own, new if need be. Its log is stored, its definition is not."""
@@ -236,7 +278,7 @@ class Queues(QueueHost):
             log = self._pipeline.memory.engine.log(name)
         else:
             log = EmptyLog(name) if name in self._dropping else self._engine.log(name)
-        queue = Queue(self, definition, log, self._clock.now_us())
+        queue = Queue(self, self.governed(definition), log, self._clock.now_us(), definition)
         if queue.refusal is not None:
             self.refused(queue)
         self.pauses.restore(queue)

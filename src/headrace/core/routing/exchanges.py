@@ -5,7 +5,7 @@ exchange.py defines exchanges and bindings. Queues and storage are elsewhere.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, TypeAlias, final
 
@@ -301,10 +301,12 @@ _MAX_CACHED_KEY: Final = 255
 class _Hub:
     """One exchange with its bindings by identity and its router."""
 
-    __slots__ = ("bindings", "exchange", "reads_headers", "router")
+    __slots__ = ("alternate", "bindings", "exchange", "reads_headers", "router")
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
+        self.alternate = exchange.alternate
+        """The exchange for messages that it cannot route: its own, or that of a policy; None if there is none."""
         self.reads_headers = exchange.kind == HEADERS
         if exchange.kind == CONSISTENT_HASH:
             header = hashed_header(exchange)
@@ -315,6 +317,10 @@ class _Hub:
         self.bindings: dict[object, Binding] = {}
 
 
+def _own_alternate(exchange: Exchange) -> str | None:
+    return exchange.alternate
+
+
 @final
 class Exchanges:
     """All exchanges and bindings of one virtual host, and the routes through them.
@@ -323,10 +329,22 @@ class Exchanges:
     names the queue of any key, and bindings stay until `remove_queue`.
     """
 
-    __slots__ = ("_by_headers", "_cached", "_host", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
+    __slots__ = (
+        "_alternate_of",
+        "_by_headers",
+        "_cached",
+        "_host",
+        "_hubs",
+        "_routes",
+        "_sources",
+        "_to_exchange",
+        "_to_queue",
+    )
 
-    def __init__(self, host: str = "/") -> None:
+    def __init__(self, host: str = "/", alternate_of: Callable[[Exchange], str | None] | None = None) -> None:
+        """`alternate_of` gives the exchange for what another cannot route, by its policy, too."""
         self._host = host
+        self._alternate_of = alternate_of or _own_alternate
         self._hubs: dict[str, _Hub] = {}
         self._to_queue: dict[str, dict[Binding, None]] = {}
         self._to_exchange: dict[str, dict[Binding, None]] = {}
@@ -337,6 +355,13 @@ class Exchanges:
         """The exchanges whose messages may pass one that reads headers; None until somebody asks."""
         for name, kind in PREDECLARED:
             self._hubs[name] = _Hub(Exchange(name, kind, durable=True))
+        self.govern()
+
+    def govern(self) -> None:
+        """Apply changed policies to all exchanges."""
+        for hub in self._hubs.values():
+            hub.alternate = self._alternate_of(hub.exchange)
+        self._forget_routes()
 
     def declare(self, definition: Exchange, passive: bool = False) -> bool:
         """Declare an exchange; True if it is new. A passive declaration only checks that the name exists.
@@ -355,7 +380,8 @@ class Exchanges:
             return False
         check_new_name(name)
         frozen(definition.arguments)
-        self._hubs[name] = _Hub(definition)
+        hub = self._hubs[name] = _Hub(definition)
+        hub.alternate = self._alternate_of(definition)
         self._forget_routes()  # the exchange may be the missing alternate of another
         return True
 
@@ -454,7 +480,7 @@ class Exchanges:
             while ahead:
                 name = ahead.pop()
                 sources = {binding.source for binding in self._to_exchange.get(name, ())}
-                sources.update([hub.exchange.name for hub in self._hubs.values() if hub.exchange.alternate == name])
+                sources.update([hub.exchange.name for hub in self._hubs.values() if hub.alternate == name])
                 ahead += sources - found
                 found |= sources
         return found
@@ -496,8 +522,8 @@ class Exchanges:
                         onward.append(binding.destination)
                     else:
                         queues[binding.destination] = None
-            if not is_matched and hub.exchange.alternate is not None:
-                onward.append(hub.exchange.alternate)
+            if not is_matched and hub.alternate is not None:
+                onward.append(hub.alternate)
             for other in onward:
                 if other not in seen:
                     seen.add(other)

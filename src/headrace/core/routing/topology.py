@@ -40,9 +40,10 @@ def unscoped(host: str, stored: str) -> str | None:
 class Topology:
     """The queues of one virtual host by name, and the ways that lead to them."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, alternate_of: Callable[[Exchange], str | None] | None = None) -> None:
+        """`alternate_of` gives the exchange for what another cannot route, by its policy, too."""
         self.host = host
-        self.exchanges = Exchanges(host)
+        self.exchanges = Exchanges(host, alternate_of)
         self.queues: dict[str, Queue] = {}
         self.direct: dict[str, Queue] = {}
         """Queues by key of the default exchange: all but those with names like addresses."""
@@ -158,6 +159,11 @@ class Topology:
             durable = self.queue(binding.destination).durable
         if self.exchanges.bind(binding) and durable and self._is_durable(binding):
             batch.define(BINDINGS, self._binding_key(binding), _json(binding.to_json()))
+        self._changed()
+
+    def govern_exchanges(self) -> None:
+        """Apply changed policies to all exchanges."""
+        self.exchanges.govern()
         self._changed()
 
     def unbind(self, batch: Batch, binding: Binding) -> None:

@@ -220,15 +220,10 @@ class Connection(Handler):
                 self._open(self._handshake, context)
 
     def _open(self, handshake: Handshake, context: ConnectionContext) -> None:
-        """Answer connection.open. Raises ProtocolError if the user has too many connections."""
+        """Answer connection.open. Raises ProtocolError if the user or the virtual host has too many connections."""
         client = context.client
         if not client.connect(self._on_flow, self._on_ended, self._on_rights):
-            name, most = client.account.name, client.account.user.limits.max_connections
-            raise ProtocolError(
-                NOT_ALLOWED,
-                f"access to vhost '{context.host.name}' refused for user '{name}': "
-                f"user connection limit ({most}) is reached",
-            )
+            raise ProtocolError(NOT_ALLOWED, client.refusal)
         self._context = context
         context.now_us = self._clock.now_us()
         context.end = self._fail

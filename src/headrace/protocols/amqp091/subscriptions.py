@@ -401,9 +401,8 @@ class Subscriptions:
         subscription = Subscription(self._context, self._channel, tag, self._tags, self._answers)
         consumer = subscription.open(plan, self._shared)
         consumer.cancelled = lambda: self._cancelled(subscription)
-        definition = plan.queue.definition
-        if definition.has_consumer_timeout and not plan.is_addressed:
-            consumer.overdue = lambda: self._overdue(definition.lease_ms)
+        if plan.queue.declared.has_consumer_timeout and not plan.is_addressed:
+            consumer.overdue = lambda: self._overdue(plan.queue.definition.lease_ms)
         self._client.consume(plan, consumer)
         self._by_tag[tag] = subscription
         if not self._is_open:

@@ -307,8 +307,7 @@ class Connection(Handler):
         context = enter(self._server, self._wire, account, opening)
         client = context.client
         if not client.connect(self._inlet.pause_by_broker, self._on_ended, self._on_rights):
-            limit = account.user.limits.max_connections
-            raise ProtocolError(frames.RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
+            raise ProtocolError(frames.RESOURCE_LIMIT, client.refusal)
         try:
             context.host.containers.enter(client.client_id, SOLE_CONNECTION in opening.desired)
         except ProtocolError:

@@ -345,9 +345,7 @@ class Connection(Handler):
         connect = handshake.connect
         host, client = handshake.enter(account)
         if not client.connect(self._inlet.pause_by_broker, self._on_ended):
-            raise ProtocolError(
-                QUOTA_EXCEEDED, f"user '{account.name}' has {account.connections} connections and may have no more"
-            )
+            raise ProtocolError(QUOTA_EXCEEDED, client.refusal)
         self._receiver = receiver = Receiver(self.end, wire, host, self._server, connect, client)
         self._decoder.max_packet_bytes = self._server.max_packet_bytes
         will = handshake.will(client)
