@@ -45,6 +45,7 @@ COMPILED = (
     "headrace/protocols/amqp10/*.py",
     "headrace/protocols/mqtt/*.py",
     "headrace/protocols/streams/*.py",
+    "headrace/protocols/stomp/*.py",
 )
 INTERPRETED = {
     # no message passes these, and nothing that a compiled class inherits from is in them

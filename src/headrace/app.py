@@ -41,7 +41,7 @@ from headrace.process import (
     raise_file_limit,
     settle_memory,
 )
-from headrace.protocols import WEB_SOCKETS
+from headrace.protocols import WEB_SOCKET_PATHS, WEB_SOCKETS, Protocol, web_socket
 from headrace.reloading import reload_waiting, tls_files
 from headrace.service import Environment, Service
 from headrace.storage.api import Engine
@@ -49,11 +49,11 @@ from headrace.storage.local.staging import StagingArea
 from headrace.version import __version__
 
 if TYPE_CHECKING:
+    from headrace.admin.site import TakeOver
     from headrace.cluster.forwarding.frontend import Frontend
     from headrace.cluster.membership import Membership
 
 _STAGED_BYTES: Final = 16 << 30
-_WEB_SOCKET_PATH: Final = "/mqtt"
 _TICK_SECONDS: Final = 0.05
 _GOODBYE_US: Final = 1_000_000
 """Longest wait for clients to close their connections after this node lost the store."""
@@ -321,11 +321,14 @@ class _Program:
         if self._service is not None:
             return self._service.handler(listener)
         assert self._frontend is not None
-        inside = WEB_SOCKETS.get(listener)
-        if inside is None or inside.web_sockets is None:
-            return self._frontend.handler(listener)
-        most_bytes = inside.web_sockets.max_packet_bytes(self._settings)
-        return inside.web_sockets.enclose(self._frontend.handler(inside.listener), most_bytes)
+        return web_socket(self._forwarded) if listener == WEB_SOCKETS else self._frontend.handler(listener)
+
+    def _forwarded(self, protocol: Protocol) -> tuple[Callable[[], Handler], int]:
+        """Return what forwards a client inside a WebSocket to the owner, and the largest packet."""
+        inside, frontend = protocol.web_sockets, self._frontend
+        assert inside is not None
+        assert frontend is not None
+        return lambda: frontend.handler(protocol.listener), inside.max_packet_bytes(self._settings)
 
     def _speaker(self) -> Speaker:
         """Return the handler of HTTP requests."""
@@ -333,10 +336,14 @@ class _Program:
             from headrace.cluster.forwarding.pages import speaker
 
             assert self._frontend is not None
-            return speaker(self._frontend, {_WEB_SOCKET_PATH: self._listeners.web_sockets.accept}, self._membership)
+            return speaker(self._frontend, self._web_sockets(), self._membership)
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
-        self._service.site.web_sockets[_WEB_SOCKET_PATH] = self._listeners.web_sockets.accept
+        self._service.site.web_sockets.update(self._web_sockets())
         return self._service.speaker(routes)
+
+    def _web_sockets(self) -> "dict[str, TakeOver]":
+        """Return what takes over a WebSocket on the HTTP port, by path."""
+        return dict.fromkeys(WEB_SOCKET_PATHS, self._listeners.web_sockets.accept)
 
     def _reload(self) -> None:
         """Handle SIGHUP: apply the settings of the configuration that may change while the broker serves."""

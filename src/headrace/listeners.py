@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from headrace.cluster.forwarding.frontend import Frontend
 
 _WITH_TLS: Final = (*[name + "s" for name in LISTENERS], "https")
-(_WEB_SOCKET,) = WEB_SOCKETS
-"""The listener for WebSockets; one protocol has it."""
 _CLUSTER: Final = "cluster"
-_OPTIONAL: Final = (_WEB_SOCKET, *DATAGRAM_LISTENERS)
+_OPTIONAL: Final = (WEB_SOCKETS, *DATAGRAM_LISTENERS)
 """Listeners that a broker can do without."""
 _log: Final = logging.getLogger("headrace")
 
@@ -48,8 +46,8 @@ class Listeners:
         self._meet = meet
         self._speaker = speaker
         self._by_name: dict[str, Listener | HttpListener | DatagramListener] = {}
-        self.web_sockets = Listener(lambda: meet(_WEB_SOCKET))
-        """MQTT clients over WebSocket, those of the HTTP port included."""
+        self.web_sockets = Listener(lambda: meet(WEB_SOCKETS))
+        """Clients over WebSocket, those of the HTTP port included."""
         self.inner_http = HttpListener(speaker)
         """Requests that other nodes forward."""
 
@@ -63,7 +61,7 @@ class Listeners:
         for plain in LISTENERS:
             for name in (plain, plain + "s"):
                 listeners[name] = Listener(functools.partial(self._meet, plain))
-        self._by_name[_WEB_SOCKET] = listeners[_WEB_SOCKET] = self.web_sockets
+        self._by_name[WEB_SOCKETS] = listeners[WEB_SOCKETS] = self.web_sockets
         for name in ("http", "https"):
             listeners[name] = HttpListener(self._speaker)
         failed = [

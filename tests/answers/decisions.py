@@ -34,7 +34,7 @@ class Place:
         self.configuration.write_text("queues: []\n")
         self.server = Server(
             directory,
-            options=["--coap", "0", "--stream", "0", "--config", str(self.configuration)],
+            options=["--coap", "0", "--stomp", "0", "--stream", "0", "--config", str(self.configuration)],
             environment={"HELD_SYNCS": str(self.held)},
             program="tests.held_server",
         )

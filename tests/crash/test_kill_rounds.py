@@ -25,6 +25,7 @@ from tests.crash.kills.http import Http
 from tests.crash.kills.message import Load
 from tests.crash.kills.mqtt import Mqtt
 from tests.crash.kills.part import there
+from tests.crash.kills.stomp import Stomp
 from tests.servers import Server
 from tests.stores import S3, moto
 from tests.waiting import eventually
@@ -39,6 +40,7 @@ pytestmark = [
 _ASKED = int(os.environ.get("HEADRACE_KILL_ROUNDS", "0"))
 _ROUNDS = _ASKED or 3
 _STORE_ROUNDS = max(2, _ASKED // 10)
+_OPTIONS = ("--stomp", "0")
 _EMBEDDED_EVERY = 4
 _HEAVY = 0.3
 _FRESH = 0.1
@@ -59,7 +61,7 @@ class Rounds:
         self._server = server
         self._data = data
         self.mqtt = Mqtt(server)
-        self.parts = [Amqp091(server), self.mqtt, Amqp10(server), Http(server)]
+        self.parts = [Amqp091(server), self.mqtt, Amqp10(server), Stomp(server), Http(server)]
         self.embedded = Embedded(server, data) if data is not None else None
         self.problems: list[str] = []
         self.kinds: dict[str, int] = {}
@@ -189,7 +191,7 @@ def _prove(rounds: Rounds, count: int, server: Server) -> None:
 
 @pytest.mark.timeout(300 + 60 * _ROUNDS)
 def test_every_answer_is_true_after_kills_over_a_directory(tmp_path: Path) -> None:
-    server = Server(tmp_path, is_fresh=True)
+    server = Server(tmp_path, options=_OPTIONS, is_fresh=True)
     _prove(Rounds(server, tmp_path / "data"), _ROUNDS, server)
 
 
@@ -197,6 +199,6 @@ def test_every_answer_is_true_after_kills_over_a_directory(tmp_path: Path) -> No
 def test_every_answer_is_true_after_kills_over_an_object_store(tmp_path: Path) -> None:
     with moto() as port:
         store = S3(port)
-        server = Server(tmp_path, store=store.url, environment=store.environment, is_fresh=True)
+        server = Server(tmp_path, options=_OPTIONS, store=store.url, environment=store.environment, is_fresh=True)
         _prove(Rounds(server, None), _STORE_ROUNDS, server)
         store.close()

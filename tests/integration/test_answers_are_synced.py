@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from tests.answers import amqp091, amqp10, coap, embedded, http, mqtt, streams
+from tests.answers import amqp091, amqp10, coap, embedded, http, mqtt, stomp, streams
 from tests.answers.decisions import NotPromised, Place, Synced
 
-PROTOCOLS: list[ModuleType] = [amqp091, amqp10, mqtt, streams, coap, http, embedded]
+PROTOCOLS: list[ModuleType] = [amqp091, amqp10, mqtt, stomp, streams, coap, http, embedded]
 
 
 def _named(module: ModuleType) -> str:

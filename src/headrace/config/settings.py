@@ -48,6 +48,8 @@ class ListenerSettings:
     mqtts: int | None = option(BY_CERTIFICATE, Port(), "MQTT with TLS; 8883 with a certificate.")
     stream: int | None = option(None, Port(), "RabbitMQ's stream protocol, usually 5552.")
     streams: int | None = option(None, Port(), "The same with TLS, usually 5551; needs a certificate.")
+    stomp: int | None = option(None, Port(), "STOMP 1.0, 1.1 and 1.2; RabbitMQ has it on 61613.")
+    stomps: int | None = option(None, Port(), "STOMP with TLS; RabbitMQ has it on 61614.")
     ws: int | None = option(8083, Port(), "MQTT over WebSocket; also at `/mqtt` of the HTTP port.")
     http: int | None = option(15672, Port(), "The admin API, the dashboard and metrics.")
     https: int | None = option(BY_CERTIFICATE, Port(), "The same with TLS; 15671 with a certificate.")

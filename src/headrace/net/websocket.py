@@ -1,11 +1,11 @@
-"""A WebSocket as a connection for a protocol's handler. No broker, no MQTT.
+"""A WebSocket as a connection for a protocol's handler, which its path chooses. No broker, no protocols.
 
 `websockets` does the handshake, the frames and the closing, without its sockets. Message boundaries mean nothing here:
 the handler gets the data of each frame as it comes, and the output of each turn is one binary message.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, final
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 _HEAD_END: Final = b"\r\n\r\n"
 _SHORT: Final = 126
 _LONG: Final = 127
+_DATA: Final = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 
 
 @final
@@ -46,24 +47,34 @@ class _Frames(Envelope):
 
 
 @final
+class Door:
+    """A protocol behind a path."""
+
+    def __init__(
+        self, make: Callable[[], Handler], subprotocols: Sequence[str], max_frame_bytes: int, takes_text: bool = False
+    ) -> None:
+        self.make = make
+        """Makes the handler of a connection."""
+        self.subprotocols = subprotocols
+        self.max_frame_bytes = max_frame_bytes
+        self.takes_text = takes_text
+        """True if text messages count as their bytes; otherwise only binary ones are understood."""
+
+
+@final
 class WebSocket(Handler):
     """One WebSocket, with the handler of the protocol inside."""
 
-    def __init__(
-        self, handler: Handler, subprotocols: Sequence[str], paths: Collection[str], max_frame_bytes: int
-    ) -> None:
-        self._handler = handler
-        self._paths = paths
-        self._max_frame_bytes = max_frame_bytes
-        self._protocol = ServerProtocol(
-            subprotocols=[Subprotocol(name) for name in subprotocols],
-            max_size=(None, min(STRANGER_FRAME_BYTES, max_frame_bytes)),
-            logger=_log,
-        )
+    def __init__(self, doors: Mapping[str, Door]) -> None:
+        self._doors = doors
+        """By path."""
+        self._door: Door | None = None
+        """None until the handshake."""
+        self._handler: Handler | None = None
+        self._protocol = ServerProtocol(max_size=(None, STRANGER_FRAME_BYTES), logger=_log)
         self._wire: Wire | None = None
         self._tail = b""
         """Last bytes of the handshake so far; its end may lie between two segments."""
-        self._is_open = False
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
@@ -72,9 +83,9 @@ class WebSocket(Handler):
         wire = self._wire
         if wire is None:
             return
-        if not self._is_open:
+        if self._handler is None:
             data = self._hear_head(wire, data)
-        if self._is_open and data:
+        if self._handler is not None and data:
             self._hear(wire, data)
             self._handler.buffered(len(self._protocol.reader.buffer))
 
@@ -92,8 +103,9 @@ class WebSocket(Handler):
 
     def _hear(self, wire: Wire, data: bytes) -> None:
         protocol = self._protocol
-        if wire.is_established:
-            protocol.max_fragment_size = self._max_frame_bytes
+        if self._door is not None:
+            most_bytes = self._door.max_frame_bytes
+            protocol.max_fragment_size = most_bytes if wire.is_established else min(STRANGER_FRAME_BYTES, most_bytes)
         protocol.receive_data(data)
         for event in protocol.events_received():
             if isinstance(event, Request):
@@ -109,41 +121,46 @@ class WebSocket(Handler):
         """Accept or reject a handshake."""
         protocol = self._protocol
         path = request.path.partition("?")[0]
-        if path in self._paths:
+        door = self._doors.get(path)
+        if door is not None:
+            protocol.available_subprotocols = [Subprotocol(name) for name in door.subprotocols]
             response = protocol.accept(request)
         else:
             response = protocol.reject(HTTPStatus.NOT_FOUND, f"There is no WebSocket at {path}.\n")
         protocol.send_response(response)
-        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+        if door is None or response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             return
         for output in protocol.data_to_send():
             wire.write_between(output)
         wire.enclose(_Frames())
         if not _is_from_here(request.headers.get("Origin", "")):
             wire.is_loopback = False  # a foreign page in a local browser counts as remote
-        self._is_open = True
+        self._door = door
+        self._handler = door.make()
         self._handler.opened(wire)
 
     def _take(self, frame: Frame) -> None:
-        if frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
-            if frame.data:
-                self._handler.feed(bytes(frame.data))
-        elif frame.opcode is Opcode.TEXT:  # MQTT 5 [MQTT-6.0.0-1]
+        handler, door = self._handler, self._door
+        if handler is None or door is None:
+            return
+        if frame.opcode is Opcode.TEXT and not door.takes_text:  # MQTT 5 [MQTT-6.0.0-1]
             self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "only binary messages are understood here")
+        elif frame.opcode in _DATA and frame.data:
+            handler.feed(bytes(frame.data))
 
     def facts(self) -> ConnectionFacts | None:
-        return self._handler.facts()
+        return None if self._handler is None else self._handler.facts()
 
     def hold_output(self, is_held: bool) -> None:
-        if self._is_open:
+        if self._handler is not None:
             self._handler.hold_output(is_held)
 
     def beat(self) -> None:
-        if self._is_open:
+        if self._handler is not None:
             self._handler.beat()
 
     def stop(self) -> None:
-        if self._is_open:
+        if self._handler is not None:
             self._handler.stop()
         elif self._wire is not None:
             self._wire.close()
@@ -151,9 +168,9 @@ class WebSocket(Handler):
     def lost(self) -> None:
         self._wire = None
         self._protocol.reader.buffer.clear()
-        if self._is_open:
-            self._is_open = False
-            self._handler.lost()
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.lost()
 
 
 def _is_from_here(origin: str) -> bool:

@@ -26,6 +26,9 @@ from headrace.protocols.greeting import Greeting, Recognise, anything, recognise
 from headrace.protocols.mqtt.connection import Connection as MqttConnection
 from headrace.protocols.mqtt.handover import MqttRefusal, MqttTracker, version_of
 from headrace.protocols.mqtt.server import Server as MqttServer
+from headrace.protocols.stomp.connection import Connection as StompConnection
+from headrace.protocols.stomp.handover import StompRefusal, StompTracker
+from headrace.protocols.stomp.server import Server as StompServer
 from headrace.protocols.streams.connection import Connection as StreamConnection
 from headrace.protocols.streams.handover import StreamRefusal, StreamTracker
 from headrace.protocols.streams.server import Server as StreamServer
@@ -69,17 +72,12 @@ class Server:
 class WebSockets:
     """A protocol inside WebSockets."""
 
-    listener: str
     paths: tuple[str, ...]
     subprotocols: tuple[str, ...]
     max_packet_bytes: Callable[[Settings], int]
     """The limit while another node of the cluster serves."""
-
-    def enclose(self, handler: Handler, max_packet_bytes: int) -> Handler:
-        """Put a handler inside a WebSocket; the modules for that are loaded with the first client."""
-        from headrace.net.websocket import WebSocket
-
-        return WebSocket(handler, self.subprotocols, self.paths, max_packet_bytes)
+    takes_text: bool = False
+    """True if clients may send text messages."""
 
 
 @final
@@ -123,6 +121,11 @@ def _stream(backend: Backend) -> Server:
     return Server(lambda: StreamConnection(server, backend.clock))
 
 
+def _stomp(backend: Backend) -> Server:
+    server = StompServer(backend.hosts, backend.access, __version__)
+    return Server(lambda: StompConnection(server, backend.clock), max_packet_bytes=lambda: server.intake.largest_bytes)
+
+
 def _coap(backend: Backend) -> DatagramHandler:
     """Raises Unavailable where aiocoap is not installed."""
     try:
@@ -152,7 +155,6 @@ PROTOCOLS: Final = (
         name="mqtt",
         listener="mqtt",
         web_sockets=WebSockets(
-            listener="ws",
             paths=("/", "/mqtt"),
             subprotocols=("mqtt", "mqttv3.1"),
             max_packet_bytes=lambda settings: settings.mqtt.max_packet_bytes,
@@ -168,6 +170,19 @@ PROTOCOLS: Final = (
         tracker=lambda start: StreamTracker(),
         refusal=StreamRefusal,
     ),
+    Protocol(
+        name="stomp",
+        listener="stomp",
+        web_sockets=WebSockets(
+            paths=("/stomp",),
+            subprotocols=("v12.stomp", "v11.stomp", "v10.stomp"),
+            max_packet_bytes=lambda settings: settings.mqtt.max_packet_bytes,
+            takes_text=True,
+        ),
+        server=_stomp,
+        tracker=lambda start: StompTracker(),
+        refusal=StompRefusal,
+    ),
     Protocol(name="coap", listener="coap", datagrams=_coap),
 )
 """On a listener that several protocols share, the first that recognises the client serves it; the last takes all."""
@@ -175,8 +190,12 @@ PROTOCOLS: Final = (
 LISTENERS: Final = tuple(dict.fromkeys([each.listener for each in PROTOCOLS if each.server is not None]))
 """The listeners of protocols over streams."""
 DATAGRAM_LISTENERS: Final = tuple([each.listener for each in PROTOCOLS if each.datagrams is not None])
-WEB_SOCKETS: Final = {each.web_sockets.listener: each for each in PROTOCOLS if each.web_sockets is not None}
-"""The protocols inside WebSockets, by listener."""
+WEB_SOCKETS: Final = "ws"
+"""The listener for WebSockets; their paths tell which protocol is inside."""
+WEB_SOCKET_PATHS: Final = tuple(
+    [path for each in PROTOCOLS if each.web_sockets is not None for path in each.web_sockets.paths if path != "/"]
+)
+"""The paths of WebSockets on the HTTP port."""
 
 
 def tracker(listener: str, start: bytes) -> Tracker:
@@ -191,6 +210,23 @@ def refusal(listener: str, find_redirect: FindRedirect) -> Handler:
         return lambda: make(find_redirect)
 
     return _greeted([(each.recognise, made(each.refusal)) for each in _on(listener) if each.refusal is not None])
+
+
+def web_socket(make: Callable[[Protocol], tuple[Callable[[], Handler], int]]) -> Handler:
+    """A WebSocket for any protocol; `make` gives the maker of a protocol's handler and its largest packet.
+
+    The modules for that are loaded with the first client.
+    """
+    from headrace.net.websocket import Door, WebSocket
+
+    doors: dict[str, Door] = {}
+    for each in PROTOCOLS:
+        inside = each.web_sockets
+        if inside is not None:
+            handler, max_packet_bytes = make(each)
+            door = Door(handler, inside.subprotocols, max_packet_bytes, inside.takes_text)
+            doors.update(dict.fromkeys(inside.paths, door))
+    return WebSocket(doors)
 
 
 def _on(listener: str) -> list[Protocol]:
@@ -215,11 +251,13 @@ class Protocols:
 
     def handler(self, listener: str) -> Handler:
         """The handler of a new connection."""
-        inside = WEB_SOCKETS.get(listener)
-        if inside is None or inside.web_sockets is None:
-            return _greeted(self._choices[listener])
-        server = self._servers[inside.name]
-        return inside.web_sockets.enclose(server.connection(), server.max_packet_bytes())
+        if listener == WEB_SOCKETS:
+            return web_socket(self._inside)
+        return _greeted(self._choices[listener])
+
+    def _inside(self, protocol: Protocol) -> tuple[Callable[[], Handler], int]:
+        server = self._servers[protocol.name]
+        return server.connection, server.max_packet_bytes()
 
     def datagrams(self, listener: str) -> DatagramHandler:
         """The handler of a listener for datagrams. Raises Unavailable where its package is not installed."""

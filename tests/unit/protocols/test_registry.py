@@ -41,7 +41,7 @@ def _protocols() -> Protocols:
 def test_every_listener_of_a_protocol_has_its_settings() -> None:
     named = {each.name for each in fields(ListenerSettings)}
 
-    assert {*LISTENERS, *[name + "s" for name in LISTENERS], *DATAGRAM_LISTENERS, *WEB_SOCKETS} <= named
+    assert {*LISTENERS, *[name + "s" for name in LISTENERS], *DATAGRAM_LISTENERS, WEB_SOCKETS} <= named
 
 
 @pytest.mark.parametrize(
