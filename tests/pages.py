@@ -26,6 +26,7 @@ class Reader:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._files: dict[str, str] = {}
         self._server: Server | None = None
 
     def follow(self, page: str) -> int:
@@ -33,7 +34,7 @@ class Reader:
         count = 0
         for kind, title, text in _BLOCK.findall((ROOT / page).read_text()):
             if title:
-                (self._directory / title).write_text(self._here(text))
+                self._files[title] = text
             elif kind == "console":
                 for command, shown in _commands(text):
                     said = self._do(command)
@@ -48,6 +49,8 @@ class Reader:
 
     def _do(self, command: str) -> str:
         """Run a command to its end, or start the broker; returns what it prints."""
+        for name, text in self._files.items():
+            (self._directory / name).write_text(self._here(text))
         if command == _SERVE:
             return self._serve()
         ended = subprocess.run(
@@ -69,7 +72,9 @@ class Reader:
     def _serve(self) -> str:
         """Start the broker, with the configuration that is there; after a kill on the same ports."""
         if self._server is None:
-            self._server = Server(self._directory, options=["--config", str(self._directory / "headrace.yaml")])
+            file = "headrace.yaml"
+            options = ["--config", str(self._directory / file)] if file in self._files else []
+            self._server = Server(self._directory, options=options)
             self._server.start()
         else:
             ports = self._server.ports
