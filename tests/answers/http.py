@@ -189,6 +189,11 @@ def _publish_quickly(place: Place) -> Request:
     return lambda: place.post("/publish", {"topic": f"$queue/{name}", "qos": 0})
 
 
+def _tell_status(place: Place) -> Request:
+    told = {"pipelines": [{"name": "hot", "type": "sql", "state": "running"}]}
+    return lambda: place.put(f"{_OURS}/pipelines/%2F/plant", told)
+
+
 _CLOSED = NotPromised("it is about a connection, which no crash survives")
 _CLAIM = "a claim ends with the broker, and its messages are back in line"
 _DEFINITIONS: dict[str, object] = {"queues": [{"name": "{name}", "durable": True}]}
@@ -258,6 +263,8 @@ _OUR_API: Answers = {
     "DELETE /users/{user}": _asks("DELETE", _OURS + "/users/{name}", name=_user),
     "PUT /permissions/{vhost}/{user}": _asks("PUT", _OURS + "/permissions/%2F/{name}", {"read": ".*"}, name=_user),
     "DELETE /permissions/{vhost}/{user}": _asks("DELETE", _OURS + "/permissions/%2F/{name}", name=_allowed),
+    "PUT /pipelines/{vhost}/{job}": NotPromised("a job tells its status again every two seconds", _tell_status),
+    "DELETE /pipelines/{vhost}/{job}": NotPromised("the status of a job is in memory, and gone with the broker anyway"),
     "PUT /topic-permissions/{vhost}/{user}/{exchange}": _asks(
         "PUT", _OURS + "/topic-permissions/%2F/{name}/amq.topic", {"read": "a"}, name=_allowed
     ),

@@ -120,6 +120,8 @@ _ON_A_BROKER = (
     "vhosts remove eu --yes",
     "users remove ann",
     "cluster status",
+    "pipeline status",
+    "pipeline forget plant",
 )
 _ELSEWHERE = ("config check file.yaml", "config show file.yaml", "doctor copy", "backup data copy")
 """Commands without a broker: files and directories are the test's."""

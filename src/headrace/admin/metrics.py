@@ -146,6 +146,7 @@ async def metrics(call: Call) -> Response:
     page = Exposition()
     _process(call, page)
     await _connections(call, page)
+    _pipelines(call, page)
     room = call.number("queues", DEFAULT_QUEUES, 0, MAX_QUEUES)
     for host in call.site.hosts.names():
         broker = call.site.hosts.find(host)
@@ -171,6 +172,29 @@ def _process(call: Call, page: Exposition) -> None:
     page.counter("headrace_connections_refused_total", "Connections closed as they came: there were too many.").add(
         site.refused()
     )
+
+
+def _pipelines(call: Call, page: Exposition) -> None:
+    """Add the pipelines of jobs, at most a thousand."""
+    now_us = call.site.clock.now_us()
+    for pipeline in call.site.pipelines:
+        report, labels = (
+            pipeline.report,
+            {"vhost": pipeline.host, "job": pipeline.job, "pipeline": pipeline.report.name},
+        )
+        page.gauge("headrace_pipeline_state", "What a pipeline does.").add(
+            1, {**labels, "type": report.type, "state": pipeline.state(now_us)}
+        )
+        page.counter("headrace_pipeline_messages_total", "Messages that a pipeline read.").add(report.messages, labels)
+        page.counter("headrace_pipeline_batches_total", "Batches of a pipeline.").add(report.batches, labels)
+        page.counter("headrace_pipeline_restarts_total", "How often a pipeline failed and was started again.").add(
+            report.restarts, labels
+        )
+        page.gauge("headrace_pipeline_reported_seconds", "For how long its job has been silent.").add(
+            max(0, now_us - pipeline.reported_us) / 1_000_000, labels
+        )
+        if report.behind is not None:
+            page.gauge("headrace_pipeline_lag", "Messages that wait for a pipeline.").add(report.behind, labels)
 
 
 def cluster_metrics(page: Exposition, cluster: ClusterStatus) -> None:

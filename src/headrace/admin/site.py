@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
+from headrace.admin.pipelines import Pipelines
 from headrace.admin.sampler import Sampler
 from headrace.clock import Clock
 from headrace.core.access.access import Access
@@ -117,6 +118,8 @@ class Site:
         """Number of connections closed at once because there were too many."""
         self.staging = staging
         """Store of bulk writes that are not committed yet."""
+        self.pipelines = Pipelines()
+        """What jobs of Spark told of their pipelines."""
         self.web_sockets: dict[str, TakeOver] = {}
         """Protocols for WebSockets, by path."""
 

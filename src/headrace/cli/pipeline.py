@@ -7,14 +7,15 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final, final
 
 import typer
 
-from headrace.cli.client import Client
-from headrace.cli.output import command, command_group, confirm, count, fail
+from headrace.cli.client import Client, connected
+from headrace.cli.output import Column, command, command_group, confirm, count, fail, print_facts, print_rows
 from headrace.clock import SystemClock
 from headrace.errors import HeadraceError, missing_extra
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
@@ -158,21 +159,45 @@ def run(
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
-    """Run the pipelines of a file together, until all of them end or one of them fails."""
+    """Run the job of a file: its pipelines together, by their schedules, and again when they fail.
+
+    It ends when all of them have ended, or when one fails that is not to be started again.
+    """
     with _failures():
-        from headrace.spark.pipelines.file import Defaults, read_file, run_together
+        from headrace.spark.pipelines.file import Defaults, read_job
+        from headrace.spark.pipelines.job import run_job
         from headrace.spark.pipelines.sql import SqlSettings
 
-        pipelines = read_file(file, Defaults(_endpoint(url, vhost, replication_group), once))
-    names = [each.name for each in pipelines]
+        job = read_job(file, Defaults(_endpoint(url, vhost, replication_group), once))
+    names = [each.name for each in job.pipelines]
     for each in only or []:
         if each not in names:
             fail(f"{file} has no pipeline {each!r}; it has {', '.join(names)}", EXIT_USAGE)
-    chosen = [each for each in pipelines if not only or each.name in only]
-    queries = [each.query for each in chosen if isinstance(each, SqlSettings)]
-    urls = [each.endpoint.url for each in chosen]
+    chosen = [each for each in job.pipelines if not only or each.name in only]
+    queries = [each.settings.query for each in chosen if isinstance(each.settings, SqlSettings)]
+    urls = [each.settings.endpoint.url for each in chosen]
     with _spark_session(master, conf, *urls, queries=queries) as spark, _Board() as tell:
-        run_together(spark, chosen, tell)
+        run_job(spark, replace(job, pipelines=tuple(chosen)), tell, once)
+
+
+_STATUS: Final[tuple[Column, ...]] = (
+    "job", ("pipeline", "name"), "state", "messages", "behind", "restarts",
+    ("next", lambda each: each["due"] or each["reason"]),
+)  # fmt: skip
+
+
+@connected(app, "headrace pipeline status", "headrace pipeline status --json")
+def status(client: Client, as_json: bool) -> None:
+    """Show what the pipelines of jobs do, as `headrace pipeline run` tells the broker."""
+    query = {"vhost": client.host}
+    print_rows(_STATUS, client.pages("pipelines", **query, limit=1000), as_json)
+
+
+@connected(app, "headrace pipeline forget plant")
+def forget(client: Client, as_json: bool, job: Annotated[str, typer.Argument(help="The job's name.")]) -> None:
+    """Drop the status of a job that runs no more from the broker."""
+    done = client.delete("pipelines", client.host, job)
+    print_facts({"forgotten": f"{job}, {count(done['pipelines'], 'pipeline')}"}, as_json, done)
 
 
 @command(
@@ -213,6 +238,8 @@ def archive(
     "headrace pipeline replay --archive archive --from orders --to orders-again --rate 500",
     "headrace pipeline replay --from orders --to test --starting 2026-01-31T12:00Z --ending 2026-01-31T13:00Z",
     "headrace pipeline replay --from orders --to eu --filter \"region = 'eu' AND priority > 3\"",
+    "headrace pipeline replay --from orders --to orders-of-january --starting 2026-01-01 --ending 2026-02-01 "
+    "--create stream",
 )
 def replay(
     to: Annotated[str, typer.Option(metavar="QUEUE", help="The queue that gets the messages.")],
@@ -223,6 +250,9 @@ def replay(
     filter: Annotated[str, typer.Option(help="A filter expression: only messages that match it.")] = "",  # noqa: A002
     rate: Annotated[int, typer.Option(min=0, help="The most messages a second; 0 for no limit.")] = 0,
     mark: Annotated[bool, typer.Option("--mark", help="Add headers with the original queue, offset and time.")] = False,
+    create: Annotated[
+        str, typer.Option(metavar="TYPE", help="Declare the queue if there is none: classic, quorum or stream.")
+    ] = "",
     name: Name = "replay",
     state: State = "",
     url: Url = DEFAULT_URL,
@@ -231,6 +261,8 @@ def replay(
     conf: Conf = None,
 ) -> None:
     """Store messages of an archive or of a queue's log again. After an interruption it goes on and repeats none."""
+    if create not in ("", *(known := ("classic", "quorum", "stream"))):
+        fail(f"--create is {create!r}; it may be {', '.join(known)}", EXIT_USAGE)
     if not archive and not source:
         fail("say which messages: --from QUEUE, --archive DIRECTORY, or both", EXIT_USAGE)
     with _spark_session(master, conf) as spark, _Board() as tell:
@@ -238,7 +270,7 @@ def replay(
 
         place = _state_directory(state, name)
         settings = ReplaySettings(
-            name, _endpoint(url, vhost), source, to, place, archive, starting, ending, filter, rate, mark
+            name, _endpoint(url, vhost), source, to, place, archive, starting, ending, filter, rate, mark, create
         )
         run_replay(spark, settings, tell)
 
@@ -451,19 +483,21 @@ class _Board:
 def _sentence(progress: "Progress") -> str:
     behind = "" if progress.behind is None else f", {progress.behind:,} behind"
     done = f"{count(progress.messages, 'message')} in {progress.seconds:.1f} s"
-    return f"{progress.name}: {done}, {progress.rate:,.0f}/s{behind}"
+    note = f"; {progress.note}" if progress.note else ""
+    return f"{progress.name}: {done}, {progress.rate:,.0f}/s{behind}{note}"
 
 
 def _table(pipelines: "list[Progress]") -> "Table":
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("pipeline")
     for name in ("messages", "per second", "batches", "behind", "seconds"):
         table.add_column(name, justify="right")
+    table.add_column("")
     for each in pipelines:
         behind = "-" if each.behind is None else f"{each.behind:,}"
-        table.add_row(
-            each.name, f"{each.messages:,}", f"{each.rate:,.0f}", f"{each.batches:,}", behind, f"{each.seconds:.0f}"
-        )
+        numbers = (f"{each.messages:,}", f"{each.rate:,.0f}", f"{each.batches:,}", behind, f"{each.seconds:.0f}")
+        table.add_row(each.name, *numbers, escape(each.note))
     return table

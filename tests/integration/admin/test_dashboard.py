@@ -275,13 +275,35 @@ def test_connections_are_shown_by_protocol_and_can_be_ended(inside: Page, server
         connection.sleep(30)
 
 
+def test_pipelines_are_shown_with_their_state_and_a_job_is_forgotten(
+    inside: Page, http: httpx.Client, name: str
+) -> None:
+    told = [
+        {"name": "hot", "type": "sql", "state": "running", "messages": 1200, "behind": 7},
+        {"name": "<b>day</b>", "type": "replay", "state": "failed", "reason": "no <i>queue</i>", "restarts": 3},
+    ]
+    http.put(f"/api/v1/pipelines/%2F/{name}", json={"pipelines": told}).raise_for_status()
+    inside.get_by_role("link", name="Pipelines").click()
+    hot = inside.get_by_role("row").filter(has_text="hot").filter(has_text=name)
+    failed = inside.get_by_role("row").filter(has_text="<b>day</b>").filter(has_text=name)
+    expect(hot).to_contain_text("running")
+    expect(hot.locator('[data-label="Messages"]')).to_have_text("1,200")
+    expect(hot.locator('[data-label="Behind"]')).to_have_text("7")
+    expect(failed).to_contain_text("no <i>queue</i>")
+
+    failed.get_by_role("button", name="Forget the job").click()
+    inside.get_by_role("dialog").get_by_role("button", name="Forget", exact=True).click()
+
+    expect(hot).to_have_count(0)
+
+
 def test_everything_can_be_reached_with_the_keyboard(inside: Page) -> None:
     seen: list[str] = []
     for _ in range(12):
         inside.keyboard.press("Tab")
         seen.append(inside.evaluate("document.activeElement.textContent.trim()"))
 
-    assert {"Overview", "Queues", "Dead letters", "Connections", "Theme", "Sign out"} <= set(seen)
+    assert {"Overview", "Queues", "Dead letters", "Connections", "Pipelines", "Theme", "Sign out"} <= set(seen)
 
 
 def test_a_message_is_published_with_the_keyboard_alone(inside: Page, http: httpx.Client, name: str) -> None:
@@ -325,7 +347,9 @@ def test_light_and_dark_are_a_choice_that_stays(inside: Page) -> None:
     assert inside.evaluate("getComputedStyle(document.body).backgroundColor") == after
 
 
-@pytest.mark.parametrize("where", ["overview", "queues", "dead-letters", "connections", "queues/%2F/phone"])
+@pytest.mark.parametrize(
+    "where", ["overview", "queues", "dead-letters", "connections", "pipelines", "queues/%2F/phone"]
+)
 def test_nothing_is_wider_than_a_phone(inside: Page, http: httpx.Client, where: str) -> None:
     if http.get("/api/v1/queues/%2F/phone").status_code == 404:
         declare(http, "phone", "x" * 500)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from headrace.cli.pipeline import app
 from headrace.spark.pipelines.endpoint import Endpoint
-from headrace.spark.pipelines.file import Defaults, read_file
+from headrace.spark.pipelines.file import Defaults, read_job
 from tests.integration.spark.conftest import Broker
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text()
@@ -38,7 +38,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "pipelines.yaml"
     file.write_text(block)
 
-    names = [each.name for each in read_file(file, Defaults(Endpoint("http://localhost:15672")))]
+    names = [each.name for each in read_job(file, Defaults(Endpoint("http://localhost:15672"))).pipelines]
 
     assert names == ["hot", "hourly", "keep", "split"]
 

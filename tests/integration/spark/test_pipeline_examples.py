@@ -93,7 +93,7 @@ def test_an_example_of_a_pipeline_works(here: tuple[Broker, Path], folder: Path,
     if "--archive" in words:
         archived = CliRunner().invoke(cli, shlex.split("pipeline archive --from orders --to archive --once"))
         assert archived.exit_code == 0, archived.output
-    ends = "--once" in words or words[1] in ("replay", "compact", "report")
+    ends = "--once" in words or words[1] in ("replay", "compact", "report", "status", "forget")
     over = threading.Event()
     watcher = threading.Thread(target=_interrupt_when, args=(_is_done(line, broker, directory), over))
     if not ends:

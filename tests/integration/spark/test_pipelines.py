@@ -21,7 +21,8 @@ from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
 from headrace.spark.pipelines.assign import AssignSettings, read_filters, run_assign
 from headrace.spark.pipelines.compact import Compacted, CompactSettings, run_compact
 from headrace.spark.pipelines.endpoint import Endpoint
-from headrace.spark.pipelines.file import Defaults, read_file, run_together
+from headrace.spark.pipelines.file import Defaults, read_job
+from headrace.spark.pipelines.job import run_job
 from headrace.spark.pipelines.replay import ReplaySettings, run_replay
 from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
 from tests.integration.spark.conftest import Broker
@@ -140,7 +141,7 @@ def test_pipelines_of_a_file_run_together(spark: SparkSession, broker: Broker, t
         """
     )
 
-    done = run_together(spark, read_file(file, Defaults(Endpoint(broker.url), True, tmp_path / "states")))
+    done = run_job(spark, read_job(file, Defaults(Endpoint(broker.url), True, tmp_path / "states")))
 
     assert [(each.name, each.messages) for each in done] == [("hot", 10), ("keep", 10), ("split", 10)]
     assert broker.payloads("alerts") == ['{"device":"d2"}', '{"device":"d0"}']

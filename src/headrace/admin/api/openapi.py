@@ -6,9 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from headrace.admin.api import connections, dead_letters, messages, overview, policies, queues, users
+from headrace.admin.api import connections, dead_letters, messages, overview, pipelines, policies, queues, users
 from headrace.admin.api.operation import COUNT, PREFIX, TEXT, TEXTS, Operation, Schema, array_of, ref, table
 from headrace.admin.pages import Pages, answer
+from headrace.admin.pipelines import LOST, STATES
 from headrace.config.settings import APPLY_TO
 from headrace.config.table import described, table_of
 from headrace.core.feeds.feed import BEHIND, DAMAGED, FOLLOWING, FULL, NO_SOURCE
@@ -20,6 +21,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *messages.OPERATIONS,
     *dead_letters.OPERATIONS,
     *connections.OPERATIONS,
+    *pipelines.OPERATIONS,
     *users.OPERATIONS,
     *policies.OPERATIONS,
 )
@@ -121,6 +123,13 @@ SCHEMAS: Final[dict[str, Schema]] = {
         " has_will:flag"
     ),
     "Subscription": table("pattern qos:count group"),
+    "Pipeline": table(
+        "vhost job name type state messages:count rate batches:count behind:count-or-null restarts:count schedule due"
+        " reason user reported_at:time",
+        state={"type": "string", "enum": [*STATES, LOST]},
+        rate={"type": "number", "description": "Messages a second between the last two reports."},
+        behind={"type": ["integer", "null"], "description": "Messages that wait to be read; null if unknown."},
+    ),
     "VirtualHost": table("name queues:count limits:table"),
     "Policy": table(
         "vhost name pattern apply_to priority definition:table without_effect",

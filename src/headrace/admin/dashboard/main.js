@@ -5,11 +5,12 @@ import { connections } from "./connections.js";
 import { deadLetters } from "./deadletters.js";
 import { field, h, notice, show } from "./dom.js";
 import { overview } from "./overview.js";
+import { pipelines } from "./pipelines.js";
 import { queue } from "./queue.js";
 import { queues } from "./queues.js";
 
 const EVERY_MS = 2000;
-const PAGES = { overview: ["Overview", overview], queues: ["Queues", queues], "dead-letters": ["Dead letters", deadLetters], connections: ["Connections", connections] };
+const PAGES = { overview: ["Overview", overview], queues: ["Queues", queues], "dead-letters": ["Dead letters", deadLetters], connections: ["Connections", connections], pipelines: ["Pipelines", pipelines] };
 
 const context = { host: "", memory: {}, refresh: () => draw(), act };
 let timer = 0;

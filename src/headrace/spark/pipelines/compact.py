@@ -6,7 +6,6 @@ Spark reads the keys and finds the offsets that stay; the broker copies the mess
 import uuid
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from headrace.errors import NotFound, Refused
 from headrace.spark.client import Client
 from headrace.spark.options import Server, read_options
-from headrace.spark.pipelines.endpoint import FORMAT, Endpoint
+from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, declare_queue
 from headrace.spark.pipelines.run import refusals
 from headrace.spark.place import schema_of
 from headrace.spark.writer import Transaction
@@ -88,15 +87,23 @@ def _copy(server: Server, settings: CompactSettings, offsets: pa.ChunkedArray, s
         opened.commit(parts, None, **in_place)
 
 
+def check_key(text: str) -> None:
+    """Check that a text names a key. Raises Refused."""
+    is_named = any(text.startswith(kind) and len(text) > len(kind) for kind in (_HEADER, _JSON))
+    if text != ROUTING_KEY and not is_named:
+        raise Refused(
+            f"the key {text!r} is none; it may be {ROUTING_KEY}, {_HEADER}NAME or {_JSON}PATH, such as json:$.id"
+        )
+
+
 def key_column(text: str) -> tuple[str, Column]:
     """Return the column that has the key, and the key. Raises Refused."""
+    check_key(text)
     if text == ROUTING_KEY:
         return ROUTING_KEY, F.col(ROUTING_KEY)
-    if text.startswith(_HEADER) and len(text) > len(_HEADER):
+    if text.startswith(_HEADER):
         return HEADERS, F.col(HEADERS)[text[len(_HEADER) :]]
-    if text.startswith(_JSON) and len(text) > len(_JSON):
-        return "payload", F.get_json_object(F.col("payload").cast("string"), text[len(_JSON) :])
-    raise Refused(f"the key {text!r} is none; it may be {ROUTING_KEY}, {_HEADER}NAME or {_JSON}PATH, such as json:$.id")
+    return "payload", F.get_json_object(F.col("payload").cast("string"), text[len(_JSON) :])
 
 
 def _prepare(settings: CompactSettings) -> tuple[Server, int, int]:
@@ -115,8 +122,7 @@ def _prepare(settings: CompactSettings) -> tuple[Server, int, int]:
                 raise Refused(f"queue {settings.queue!r} is no stream: compact it into another with --to")
             return options.server, int(found[settings.queue]["first"]), int(found[settings.queue]["next"])
         if settings.target not in found:
-            host, target = quote(settings.endpoint.vhost, safe=""), quote(settings.target, safe="")
-            client.json("PUT", f"/api/v1/queues/{host}/{target}", {}, {"type": "stream"})
+            declare_queue(client, settings.endpoint.vhost, settings.target, "stream")
         if settings.target in found and found[settings.target]["next"] > found[settings.target]["first"]:
             raise Refused(f"queue {settings.target!r} has messages already; name one that is empty or not there yet")
         return options.server, int(found[settings.queue]["first"]), int(found[settings.queue]["next"])

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.spark.client import Client
 from headrace.spark.place import schema_of
 
 FORMAT = "headrace"
@@ -41,6 +43,11 @@ class Endpoint:
         """Return the messages of these queues as a stream, with these columns or the columns of the options."""
         reader = spark.readStream.format(FORMAT).options(**self.options, **options)
         return (reader.schema(schema_of(columns)) if columns else reader).load(queues)
+
+
+def declare_queue(client: Client, vhost: str, queue: str, type_: str) -> None:
+    """Declare a durable queue of this type, which a pipeline fills. Raises Refused."""
+    client.json("PUT", f"/api/v1/queues/{quote(vhost, safe='')}/{quote(queue, safe='')}", {}, {"type": type_})
 
 
 def files_at(place: str) -> str:

@@ -1,8 +1,10 @@
-"""Pipelines in a YAML file, under `pipelines:`: read, checked, run together. Each kind has a file of its own.
+"""A job in a YAML file, read and checked: pipelines under `pipelines:`. Running it: job.py; each type has its own file.
 
+job: plant                               the file's name without it
+restarts: 5                              of every pipeline that says no other number
 pipelines:
   hot:                                   the pipeline's name
-    type: sql                            or archive, assign
+    type: sql                            or archive, assign, replay, report, compact
     from: telemetry
     to: alerts
     sql: SELECT device FROM telemetry WHERE temperature > 90
@@ -15,20 +17,28 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import yaml
-from pyspark.sql import SparkSession
 
 from headrace.config.kinds import Choice, Flag, Kind, Number, Unfit
 from headrace.errors import Refused
-from headrace.spark.pipelines.archive import EVERY, ArchiveSettings, start_archive
+from headrace.spark.pipelines.archive import EVERY, ArchiveSettings
 from headrace.spark.pipelines.assign import MAX_BYTES as ASSIGN_BYTES
-from headrace.spark.pipelines.assign import AssignSettings, Filters, read_filters, start_assign
+from headrace.spark.pipelines.assign import AssignSettings, Filters, read_filters
+from headrace.spark.pipelines.compact import ROUTING_KEY, CompactSettings, check_key
 from headrace.spark.pipelines.endpoint import Endpoint
-from headrace.spark.pipelines.run import DEFAULT_STATES, Progress, Tell, Watch, say_nothing, wait
-from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource, start_sql
+from headrace.spark.pipelines.job import Job, PipelineSettings, Planned
+from headrace.spark.pipelines.replay import ReplaySettings
+from headrace.spark.pipelines.run import DEFAULT_STATES
+from headrace.spark.pipelines.schedule import ScheduleKind
+from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource
 from headrace.spark.pipelines.tables import FORMATS, PARQUET
 
-PipelineSettings = SqlSettings | ArchiveSettings | AssignSettings
+QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 _FLAG: Final = Flag(ignores_case=True)
+_SQL: Final = "sql"
+_COMMON: Final = ("type", "url", "vhost", "replication_group", "schedule", "restarts")
+"""Keys of all pipelines."""
+_MOST_RESTARTS: Final = 1_000_000
+_RESTARTS: Final = Number(0, _MOST_RESTARTS)
 
 
 @dataclass(frozen=True)
@@ -40,15 +50,17 @@ class Defaults:
     states: Path = DEFAULT_STATES
 
 
-def read_file(path: Path, defaults: Defaults) -> list[PipelineSettings]:
-    """Read the pipelines of a file, in its order. Raises Refused with file, line and key."""
-    steps = _below(path, "pipelines", "write the pipelines below it, each with a name")
-    return [_pipeline(name, steps.section(name), defaults) for name in steps.nodes]
+def read_job(path: Path, defaults: Defaults) -> Job:
+    """Read the job of a file, its pipelines in their order. Raises Refused with file, line and key."""
+    top, steps = _below(path, "pipelines", "write the pipelines below it, each with a name")
+    restarts = top.value("restarts", _RESTARTS, 0)
+    pipelines = tuple(_pipeline(name, steps.section(name), defaults, restarts) for name in steps.nodes)
+    return Job(top.text("job", path.stem), pipelines, defaults.states)
 
 
 def read_filter_file(path: Path) -> Filters:
     """Read the filters of a file, by queue. Raises Refused with file, line and queue."""
-    section = _below(path, "filters", "write QUEUE: EXPRESSION below it for each queue")
+    _, section = _below(path, "filters", "write QUEUE: EXPRESSION below it for each queue")
     for queue in section.nodes:
         try:
             read_filters({queue: section.text(queue)})
@@ -57,33 +69,8 @@ def read_filter_file(path: Path) -> Filters:
     return read_filters({queue: section.text(queue) for queue in section.nodes})
 
 
-def run_together(
-    spark: SparkSession, pipelines: Sequence[PipelineSettings], tell: Tell = say_nothing
-) -> list[Progress]:
-    """Run until all have ended. A pipeline that fails stops the others; raises Refused with its name."""
-    watches: list[Watch] = []
-    try:
-        for pipeline in pipelines:
-            watches.append(_start(spark, pipeline))
-    except BaseException:
-        for watch in watches:
-            watch.query.stop()
-        raise
-    return wait(watches, tell)
-
-
-def _start(spark: SparkSession, pipeline: PipelineSettings) -> Watch:
-    match pipeline:
-        case ArchiveSettings():
-            return start_archive(spark, pipeline)
-        case AssignSettings():
-            return start_assign(spark, pipeline)
-        case _:
-            return start_sql(spark, pipeline)
-
-
-def _below(path: Path, key: str, advice: str) -> "Section":
-    """Return the section under a key of a file; ignore other keys. Raises Refused."""
+def _below(path: Path, key: str, advice: str) -> tuple["Section", "Section"]:
+    """Return the file, which may have other keys, and the section under a key. Raises Refused."""
     try:
         root = yaml.compose(path.read_text(), yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
@@ -98,7 +85,7 @@ def _below(path: Path, key: str, advice: str) -> "Section":
     found = top.section(key)
     if not found.nodes:
         raise found.wrong(advice)
-    return found
+    return top, found
 
 
 @final
@@ -125,8 +112,13 @@ class Section:
         key = ".".join(part for part in (self._key, name) if part) or "the file"
         return Refused(f"{self._path}:{node.start_mark.line + 1}: {key}: {what}")
 
-    def only(self, *allowed: str) -> None:
-        """Check that there are no other keys. Raises Refused."""
+    def only(self, *own: str) -> None:
+        """Check that there are no other keys than these and those of all pipelines. Raises Refused."""
+        allowed = (*_COMMON, *own)
+        self.none_but(allowed)
+
+    def none_but(self, allowed: Sequence[str]) -> None:
+        """Check that there are no other keys than these. Raises Refused."""
         for name in self.nodes:
             if name not in allowed:
                 close = difflib.get_close_matches(name, allowed, 1)
@@ -173,9 +165,13 @@ class Section:
         return {each: inner.text(each) for each in inner.nodes}
 
 
-def _pipeline(name: str, section: Section, defaults: Defaults) -> PipelineSettings:
-    kind = section.value("type", Choice(*_READERS, expected=f"may be {', '.join(_READERS)}"), "sql")
-    return _READERS[kind](name, section, defaults)
+def _pipeline(name: str, section: Section, defaults: Defaults, restarts: int) -> Planned:
+    type_ = section.value("type", Choice(*_READERS, expected=f"may be {', '.join(_READERS)}"), _SQL)
+    settings = _READERS[type_](name, section, defaults)
+    schedule = section.value("schedule", ScheduleKind(), None)
+    if schedule is not None and "every" in section.nodes:
+        raise section.wrong("is for a pipeline that goes on; a schedule says when it runs up to now", "every")
+    return Planned(name, type_, settings, schedule, section.value("restarts", _RESTARTS, restarts))
 
 
 def _endpoint(section: Section, defaults: Defaults) -> Endpoint:
@@ -190,8 +186,8 @@ def _endpoint(section: Section, defaults: Defaults) -> Endpoint:
 
 def _sql(name: str, section: Section, defaults: Defaults) -> SqlSettings:
     section.only(
-        "type", "url", "vhost", "from", "to", "parquet", "console", "sql", "schema", "watermark", "starting", "mode",
-        "every", "once", "state", "max_messages", "replication_group",
+        "from", "to", "parquet", "console", "sql", "schema", "watermark", "starting", "mode", "every", "once", "state",
+        "max_messages",
     )  # fmt: skip
     sources = _sources(section)
     mode = section.value("mode", Choice(*MODES), "append")
@@ -230,14 +226,12 @@ def _by_queue(section: Section, key: str, queues: list[str]) -> dict[str, str]:
     if not isinstance(section.nodes.get(key), yaml.MappingNode):
         return dict.fromkeys(queues, section.text(key, ""))
     given = section.mapping(key)
-    section.section(key).only(*queues)
+    section.section(key).none_but(queues)
     return {queue: given.get(queue, "") for queue in queues}
 
 
 def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings:
-    section.only(
-        "type", "url", "vhost", "from", "to", "group", "every", "once", "max_bytes", "format", "replication_group"
-    )
+    section.only("from", "to", "group", "every", "once", "max_bytes", "format")
     return ArchiveSettings(
         name,
         _endpoint(section, defaults),
@@ -252,7 +246,7 @@ def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings
 
 
 def _assign(name: str, section: Section, defaults: Defaults) -> AssignSettings:
-    section.only("type", "url", "vhost", "from", "filters", "starting", "every", "once", "state", "max_bytes")
+    section.only("from", "filters", "starting", "every", "once", "state", "max_bytes")
     try:
         filters = read_filters(section.mapping("filters"))
     except Refused as error:
@@ -270,8 +264,55 @@ def _assign(name: str, section: Section, defaults: Defaults) -> AssignSettings:
     )
 
 
+def _replay(name: str, section: Section, defaults: Defaults) -> ReplaySettings:
+    section.only("from", "archive", "to", "starting", "ending", "filter", "rate", "mark", "create", "state")
+    if "from" not in section.nodes and "archive" not in section.nodes:
+        raise section.wrong("say which messages: from: QUEUE, archive: DIRECTORY, or both")
+    return ReplaySettings(
+        name,
+        _endpoint(section, defaults),
+        ",".join(section.texts("from")) if "from" in section.nodes else "",
+        section.text("to"),
+        Path(section.text("state", str(defaults.states / name))),
+        section.text("archive", ""),
+        section.text("starting", "earliest"),
+        section.text("ending", "latest"),
+        section.text("filter", ""),
+        section.value("rate", Number(), 0),
+        section.value("mark", _FLAG, False),
+        section.value("create", Choice(*QUEUE_TYPES), ""),
+    )
+
+
+def _report(name: str, section: Section, defaults: Defaults) -> PipelineSettings:
+    section.only("from", "to", "starting", "ending", "topics")
+    from headrace.spark.pipelines.report import ReportSettings  # plots are an extra
+
+    return ReportSettings(
+        _endpoint(section, defaults),
+        ",".join(section.texts("from")),
+        Path(section.text("to")),
+        section.text("starting", "earliest"),
+        section.text("ending", "latest"),
+        section.value("topics", Number(1), 20),
+    )
+
+
+def _compact(name: str, section: Section, defaults: Defaults) -> CompactSettings:
+    section.only("from", "to", "key")
+    queue, key = section.text("from"), section.text("key", ROUTING_KEY)
+    try:
+        check_key(key)
+    except Refused as error:
+        raise section.wrong(str(error), "key") from error
+    return CompactSettings(_endpoint(section, defaults), queue, section.text("to", queue), key)
+
+
 _READERS: Final[dict[str, Callable[[str, Section, Defaults], PipelineSettings]]] = {
-    "sql": _sql,
+    _SQL: _sql,
     "archive": _archive,
     "assign": _assign,
+    "replay": _replay,
+    "report": _report,
+    "compact": _compact,
 }

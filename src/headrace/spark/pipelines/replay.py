@@ -16,8 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.errors import Refused
 from headrace.selector import parse, to_spark_sql
-from headrace.spark.options import RAW_PROPERTIES
-from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, files_at
+from headrace.spark.client import Client
+from headrace.spark.options import RAW_PROPERTIES, write_options
+from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, declare_queue, files_at
 from headrace.spark.pipelines.run import Progress, State, Tell, open_state, read_json, refusals, say_nothing, write_json
 from headrace.spark.place import RAW, schema_of
 
@@ -47,6 +48,8 @@ class ReplaySettings:
     """The most messages a second; 0 for no limit."""
     mark: bool = False
     """Whether headers say where each message was, and when."""
+    create: str = ""
+    """The type of the queue that is declared where there is none; "" to declare none."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,26 @@ def run_replay(spark: SparkSession, settings: ReplaySettings, tell: Tell = say_n
         raise Refused(f"pipeline {settings.name!r}: {settings.endpoint.url} is no broker; name one to write to")
     condition = to_spark_sql(parse(settings.filter)) if settings.filter else "TRUE"
     state = open_state(settings.state, settings.name, _identity(settings))
+    _create_queue(settings)
     with refusals(f"pipeline {settings.name!r}"):
         frame = _messages(spark, settings)
         done = _replay(frame.where(condition), _steps(frame, settings, state), settings, state, tell)
     shutil.rmtree(state.directory)
     return done
+
+
+def _create_queue(settings: ReplaySettings) -> None:
+    """Declare the queue that gets the messages, if the settings ask for it and there is none."""
+    if not settings.create:
+        return
+    server = write_options({**settings.endpoint.options, "path": settings.queue}).server
+    client = Client(server)
+    try:
+        found = client.json("GET", "/bulk/queues", {"name": settings.queue})["queues"]
+        if not isinstance(found, dict) or settings.queue not in found:
+            declare_queue(client, settings.endpoint.vhost, settings.queue, settings.create)
+    finally:
+        client.close()
 
 
 def _identity(settings: ReplaySettings) -> dict[str, object]:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, final
@@ -116,6 +116,10 @@ class Progress:
     seconds: float
     behind: int | None = None
     """Messages that wait to be read, where that is known."""
+    reached: Mapping[str, int] = field(default_factory=dict)
+    """The next offset of each queue that a stream reads."""
+    note: str = ""
+    """What it waits for, or why it failed; "" while it works."""
 
     @property
     def rate(self) -> float:
@@ -141,6 +145,7 @@ class Watch:
         self._counted: set[int] = set()
         self._messages = 0
         self._behind: int | None = None
+        self._reached: dict[str, int] = {}
 
     def update(self) -> Progress:
         """Count the batches since the last call."""
@@ -151,8 +156,9 @@ class Watch:
         last = self.query.lastProgress
         if last is not None:
             self._behind = sum(_distance(source.endOffset, source.latestOffset) for source in last.sources)
+            self._reached = _reached([source.endOffset for source in last.sources])
         seconds = time.monotonic() - self._started
-        return Progress(self.name, self._messages, len(self._counted), seconds, self._behind)
+        return Progress(self.name, self._messages, len(self._counted), seconds, self._behind, self._reached)
 
 
 def _distance(end: str, latest: str) -> int:
@@ -164,6 +170,19 @@ def _distance(end: str, latest: str) -> int:
     if not isinstance(reached, dict) or not isinstance(there, dict):
         return 0
     return sum(max(0, _next(there[queue]) - _next(reached.get(queue, 0))) for queue in there)
+
+
+def _reached(ends: Sequence[str]) -> dict[str, int]:
+    """Return the next offset of each queue in the offsets of sources; the lowest where several read one queue."""
+    found: dict[str, int] = {}
+    for end in ends:
+        try:
+            offsets = json.loads(end)
+        except ValueError:
+            continue
+        for queue, value in offsets.items() if isinstance(offsets, dict) else ():
+            found[queue] = min(found.get(queue, _next(value)), _next(value))
+    return found
 
 
 def _next(value: object) -> int:
@@ -188,7 +207,7 @@ def wait(watches: Sequence[Watch], tell: Tell) -> list[Progress]:
     """Wait until every query has ended. If one fails, stop the others and raise Refused."""
     waiting = list(watches)
     try:
-        with _interrupts_held() as let_through:
+        with interrupts_held() as let_through:
             while waiting:
                 for watch in list(waiting):
                     with refusals(f"pipeline {watch.name!r} failed"):
@@ -206,7 +225,7 @@ def wait(watches: Sequence[Watch], tell: Tell) -> list[Progress]:
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[Callable[[], None]]:
+def interrupts_held() -> Iterator[Callable[[], None]]:
     """Hold the first Ctrl-C or SIGTERM back until the body lets it through; a second one passes at once.
 
     An interrupt within a call to Java closes the connection to it, and the queries could not end in order.

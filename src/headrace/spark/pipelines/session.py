@@ -170,6 +170,13 @@ def close_separate(own: SparkSession) -> None:
         own.stop()
 
 
+def activate(spark: SparkSession) -> None:
+    """Make a session the active one of this thread; Spark looks its data sources up there."""
+    if not is_connect(spark):
+        assert spark._jvm is not None
+        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
 def parallelism(spark: SparkSession) -> int:
     """Return the number of tasks that run at once. A Connect server does not tell, so this machine's cores stand in."""
     return (os.cpu_count() or 1) if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
