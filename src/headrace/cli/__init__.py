@@ -24,6 +24,8 @@ _COMMANDS: Final = {
     "permissions": "headrace.cli.permissions",
     "vhosts": "headrace.cli.vhosts",
     "policies": "headrace.cli.policies",
+    "migrate": "headrace.cli.migrate",
+    "shovel": "headrace.cli.shovel",
     "cluster": "headrace.cli.cluster",
     "pipeline": "headrace.cli.pipeline",
 }
