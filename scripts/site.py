@@ -166,7 +166,7 @@ def _arguments() -> str:
         "",
         "AMQP clients give these with `queue.declare`; `headrace queues declare -a` takes them, too. In a program, "
         "`declare` has them without `x-` and with underscores. The keys of the "
-        "[configuration file](../configuration.md#queues) say the same in other words.",
+        "[configuration file](../configuration.md#queues-and-policies) say the same in other words.",
         "",
         "| argument | in Python | kind | default |",
         "|---|---|---|---|",
