@@ -34,6 +34,30 @@ def test_a_function_names_errors_of_one_kind_alike() -> None:
     assert mixed == []
 
 
+def test_a_build_has_all_that_the_compiled_modules_are_typed_by() -> None:
+    """In the environment that pip builds in, a package that is missing makes a type Any, and mypyc refuses it."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+    tools = {re.split(r"[\[<>=]", name)[0].replace("-", "_") for name in project["build-system"]["requires"]}
+    untyped = {name.removesuffix(".*") for each in project["tool"]["mypy"]["overrides"] for name in each["module"]}
+    waiting = [Path(name) for name in hatch_build.modules()]
+    seen: set[Path] = set()
+    packages: set[str] = set()
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not (hatch_build.SOURCES / path).exists():
+            continue
+        seen.add(path)
+        source = (hatch_build.SOURCES / path).read_bytes()
+        waiting += [Path(name) for name in hatch_build._imported(source)]
+        waiting += [folder / "__init__.py" for folder in path.parents if folder.name]
+        packages |= {name.split("/")[0].removesuffix(".py") for name in hatch_build._imported(source)}
+
+    known = {"argon2_cffi": "argon2", "mypy": "mypy_extensions"}
+    typed = {known.get(name, name) for name in tools}
+    assert len(seen) > 150
+    assert packages - sys.stdlib_module_names - {"headrace"} - untyped <= typed
+
+
 def test_what_python_reads_from_a_class_is_final() -> None:
     """mypyc makes anything else that is assigned in a class the default of an attribute, which the class has not."""
     assert [
