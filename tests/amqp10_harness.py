@@ -51,6 +51,15 @@ class Caller:
             self._line.flush()
         return self.heard()
 
+    def say_at_once(self, *performatives: Performative) -> list[Event]:
+        """Send performatives as one read brings them, and return the answers."""
+        frames: list[bytes] = []
+        for performative in performatives:
+            payload = performative.payload if isinstance(performative, Transfer) else b""
+            frames.append(encode_frame(performative.channel, performative.encode(), payload))
+        self._connection.feed(b"".join(frames))
+        return self.heard()
+
     def heard(self) -> list[Event]:
         """Return the events since the last call."""
         self._office.house.run()

@@ -1,6 +1,7 @@
 """Laws of property bytes: scans and columns tell what the whole properties tell, and any bytes are read or refused."""
 
 import contextlib
+import uuid
 
 import pyarrow as pa
 from hypothesis import given
@@ -11,11 +12,12 @@ from headrace.model import AMQP091, AMQP10, MQTT5, NATIVE
 from headrace.selector.fields import header_text
 from headrace.storage.frame import FRAME, Frame
 from headrace.wire import amqp091, amqp10, mqtt5
+from headrace.wire.amqp10_scan import annotations_place, plain_priority
 from headrace.wire.amqp10_values import Reader, encode_value
 from headrace.wire.encodings import decode_headers, decode_properties, encode_properties
 from headrace.wire.mqtt5 import OF_PUBLISH, PropertyList
 from headrace.wire.properties import Properties, plain_value
-from headrace.wire.types import Map
+from headrace.wire.types import Map, Symbol, Timestamp, UByte, UInt
 from tests.amqp10_values import heads
 from tests.amqp10_values import values as amqp10_values
 
@@ -145,6 +147,48 @@ def test_a_scan_of_1_0_refuses_what_decoding_refuses(raw: bytes, data: st.DataOb
     assert _is_read(lambda head: amqp10.scan_head(b"\0" + head, WANTED), damaged) == _is_read(
         amqp10.decode_head, damaged
     )
+
+
+_DEFAULT_PRIORITY = 4
+DELAYS = amqp10.annotation_keys("x-opt-delivery-time", "x-opt-delivery-delay")
+
+
+@given(st.one_of(st.binary(max_size=60), heads()), st.data())
+def test_a_head_of_1_0_is_plain_only_if_nothing_but_its_priority_decides(raw: bytes, data: st.DataObject) -> None:
+    damaged = _damaged(raw, data)
+
+    for head in (raw, damaged):
+        priority = plain_priority(b"\0" + head)
+        if priority >= 0:
+            whole = amqp10.scan_head(b"\0" + head, DELAYS)
+            assert priority == (_DEFAULT_PRIORITY if whole.priority is None else whole.priority)
+            assert amqp10.expires_us(whole, 7) == 0
+            assert whole.property_field(amqp10.USER_ID) is None
+            assert not (whole.annotations or Map()).pairs
+
+
+@given(st.integers(0, 255), st.text(alphabet="abc-123", max_size=300), st.integers(0, 1 << 40))
+def test_the_heads_of_usual_messages_of_1_0_are_plain(priority: int, text: str, number: int) -> None:
+    head = amqp10.Head()
+    head.header = [True, UByte(priority)]
+    head.annotations = Map([(Symbol("x-opt-jms-msg-type"), 5), (Symbol("x-opt-jms-dest"), 0)])
+    head.properties = [text, None, text, text, text, uuid.UUID(int=number), Symbol(text)]
+    head.properties += [None, None, Timestamp(number), text, UInt(number & 0xFFFFFFFF)]
+    head.application = Map([(text, text), ("number", number), ("ratio", 0.5), ("is", True), ("none", None)])
+
+    assert plain_priority(b"\0" + head.encode()) == priority
+
+
+@given(heads(), st.sampled_from(["a", "a longer name"]))
+def test_annotations_of_1_0_are_put_where_writing_the_head_again_puts_them(raw: bytes, name: str) -> None:
+    more: dict[str, object] = {"x-exchange": name, "x-routing-key": "key"}
+    place = annotations_place(b"\0" + raw)
+
+    if amqp10.decode_head(raw).annotations is None:
+        spliced = raw[: place - 1] + amqp10.encode_annotations(more) + raw[place - 1 :]
+        assert spliced == amqp10.with_changes(raw, None, more)
+    else:
+        assert place < 0
 
 
 @given(st.one_of(st.binary(max_size=60), amqp10_values.map(encode_value)), st.data())

@@ -425,6 +425,11 @@ def with_changes(raw: bytes, delivery_count: int | None, annotations: dict[str, 
     return b"".join([old[kind] for kind in sorted(old)])
 
 
+def encode_annotations(annotations: dict[str, object]) -> bytes:
+    """Return a section of message annotations with these alone."""
+    return _encode_table(MESSAGE_ANNOTATIONS, Map.of(annotations))
+
+
 def annotated(table: Map, more: Map) -> Map:
     """Return a map with further entries, which replace entries of the same name."""
     names = {str(key) for key, _ in more.pairs if isinstance(key, str)}

@@ -6,6 +6,9 @@ Transfers and dispositions in their usual forms have faster ways here. The table
 import struct
 from typing import Final, final
 
+from librt.strings import BytesWriter, read_i16_be, read_i32_be, write_i32_be
+from mypy_extensions import i32, i64
+
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp10.frames import (
     ACCEPTED,
@@ -27,14 +30,18 @@ from headrace.protocols.amqp10.performatives import Disposition, Performative, T
 from headrace.wire.amqp10_values import Reader
 
 _FRAME: Final = struct.Struct(">IBBH")
-_U32: Final = struct.Struct(">I")
 _DELIVERY: Final = struct.Struct(">IHH7sIBI2sIBBB")
+_DELIVERY_BYTES: Final = 33
+_BEFORE_NUMBER: Final = struct.Struct(">HH7sIB")
 _ACCEPTED_FRAME: Final = struct.Struct(">IBBH4sBBBBIBIB4s")
 _TRANSFER: Final = bytes((0x00, 0x53, TRANSFER, 0xC0, 20, 6, 0x70))
 """The start of a transfer with six fields in 20 bytes, up to the value of its handle."""
 _TYPE: Final = 0x0200 | AMQP
 """Data offset and frame type."""
 _TAG: Final = b"\xa0\x04"
+_SETTLED: Final = b"\x43\x41\x42"
+_UNSETTLED: Final = b"\x43\x42\x42"
+"""The end of a transfer in one frame: message-format 0, settled or not, no more pieces."""
 _DISPOSITION: Final = bytes((0x00, 0x53, DISPOSITION, 0xC0))
 _START: Final = b"\x00\x53"
 _ACCEPTED: Final = bytes((0x00, 0x53, ACCEPTED, 0x45))
@@ -125,7 +132,9 @@ class Decoder:
                 self._header(data[at : at + HEADER_BYTES], events)
                 at += HEADER_BYTES
                 continue
-            length, doff, kind, channel = _FRAME.unpack_from(data, at)
+            length = int(i64(read_i32_be(data, at)) & 0xFFFFFFFF)
+            doff, kind = data[at + 4], data[at + 5]
+            channel = int(i64(read_i16_be(data, at + 6)) & 0xFFFF)
             if length > self.frame_max:
                 raise ProtocolError(FRAMING_ERROR, f"a frame of {length} bytes is larger than {self.frame_max}")
             start = at + doff * 4
@@ -251,7 +260,7 @@ def _quick_uint(data: bytes, at: int) -> tuple[int, int]:
     if code == 0x52:
         return data[at + 1], at + 2
     if code == 0x70:
-        return _U32.unpack_from(data, at + 1)[0], at + 5
+        return int(i64(read_i32_be(data, at + 1)) & 0xFFFFFFFF), at + 5
     if code == 0x43:
         return 0, at + 1
     return -1, at + 1 if code == 0x40 else len(data) + 1
@@ -280,12 +289,40 @@ def encode_accepted(channel: int, is_receiver: bool, first: int, last: int, sett
 class TransferEncoder:
     """Writes the deliveries of one link, in as many frames as they need."""
 
-    __slots__ = ("_channel", "_handle", "_most")
+    __slots__ = ("_before", "_channel", "_handle", "_most", "_out")
 
     def __init__(self, channel: int, handle: int, frame_max: int) -> None:
         self._channel = channel
         self._handle = handle
         self._most = frame_max - _DELIVERY.size
+        self._before = _BEFORE_NUMBER.pack(_TYPE, channel, _TRANSFER, handle, 0x70)
+        """The bytes of a transfer between its size and its number."""
+        self._out = BytesWriter()
+
+    def fit(self, messages: list[bytes]) -> bool:
+        """True if each of the messages fits into one frame."""
+        most = self._most
+        for message in messages:
+            if len(message) > most:
+                return False
+        return True
+
+    def write(self, number: int, tag: int, settled: bool, message: bytes) -> None:
+        """Write a delivery that fits into one frame; `take` must follow."""
+        out = self._out
+        write_i32_be(out, _DELIVERY_BYTES + i32(len(message)))
+        out.write(self._before)
+        _write_u32(out, number)
+        out.write(_TAG)
+        _write_u32(out, tag)
+        out.write(_SETTLED if settled else _UNSETTLED)
+        out.write(message)
+
+    def take(self) -> bytes:
+        """Return everything that was written."""
+        data = self._out.getvalue()
+        self._out = BytesWriter()
+        return data
 
     def encode(self, number: int, tag: int, settled: bool, message: bytes) -> list[bytes]:
         """Return the frames of one delivery."""
@@ -315,3 +352,7 @@ class TransferEncoder:
             done,
             more,
         )
+
+
+def _write_u32(out: BytesWriter, number: int) -> None:
+    write_i32_be(out, i32(number if number < 1 << 31 else number - (1 << 32)))

@@ -140,11 +140,30 @@ class Connection(Handler):
             self._inlet.meter(context.client, self._clock.monotonic_us())
 
     def _take_all(self, events: list[Event]) -> None:
+        """Handle events in their order; neighbouring dispositions that agree are one."""
+        row: Disposition | None = None
         for at, event in enumerate(events):
             if self._is_checking:
                 self._held += events[at:]
                 return
+            if isinstance(event, Disposition):
+                if row is not None and row.extends_to(event):
+                    continue
+                if row is not None:
+                    self._take(row)
+                row = event
+                continue
+            if row is not None:
+                self._take(row)
+                row = None
             self._take(event)
+        if row is not None:
+            self._take(row)
+        self._publish_row()
+
+    def _publish_row(self) -> None:
+        if self._context is not None:
+            self._context.flush_row()
 
     def hold_output(self, is_held: bool) -> None:
         if self._context is not None:
@@ -189,6 +208,8 @@ class Connection(Handler):
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _take(self, event: Event) -> None:
+        if not isinstance(event, Transfer):
+            self._publish_row()
         if self._is_closing:
             if isinstance(event, Close) and self._wire is not None:
                 self._wire.close()
@@ -231,6 +252,7 @@ class Connection(Handler):
         except ProtocolError as error:
             if not ends_session_only(error):
                 raise
+            self._publish_row()
             self._end_session(session, error)
 
     # -- beginning ---------------------------------------------------------------------------------------------------
@@ -383,6 +405,7 @@ class Connection(Handler):
 
     def _end(self, error: HeadraceError) -> None:
         """Close the connection with an error."""
+        self._publish_row()
         if self._is_closing or self._wire is None:
             return
         self._is_closing = True

@@ -8,6 +8,7 @@ so that the next attach finds it. Its selector is the queue's filter: unwanted m
 """
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.access import permissions
@@ -59,7 +60,18 @@ class Reading:
 class ConnectionContext:
     """An open connection, seen from its sessions."""
 
-    __slots__ = ("broker", "client", "container_id", "frame_max", "held_bytes", "host", "is_held", "now_us", "wire")
+    __slots__ = (
+        "broker",
+        "client",
+        "container_id",
+        "frame_max",
+        "held_bytes",
+        "host",
+        "is_held",
+        "now_us",
+        "open_row",
+        "wire",
+    )
 
     def __init__(self, wire: "Wire", host: Host, client: Client, frame_max: int) -> None:
         self.wire = wire
@@ -74,6 +86,14 @@ class ConnectionContext:
         """Memory of messages that are incomplete, uncommitted or not settled by their sender."""
         self.is_held = False
         """True while the peer does not keep up with our output."""
+        self.open_row: Callable[[], None] | None = None
+        """Publishes messages of one link that wait for their neighbours; None if none wait."""
+
+    def flush_row(self) -> None:
+        """Publish the messages that wait for their neighbours: something else is about to happen."""
+        publish, self.open_row = self.open_row, None
+        if publish is not None:
+            publish()
 
     # -- targets -----------------------------------------------------------------------------------------------------
 

@@ -308,6 +308,15 @@ class Disposition(Performative):
     def last(self) -> int:
         return self.first if self.range_end is None else self.range_end
 
+    def extends_to(self, other: "Disposition") -> bool:
+        """Take over another one, if it accepts the deliveries right behind these; returns whether it did."""
+        if self.state is not ACCEPTED or other.state is not ACCEPTED or other.first != self.last + 1:
+            return False
+        if other.settled != self.settled or other.is_receiver != self.is_receiver or other.channel != self.channel:
+            return False
+        self.range_end = other.last
+        return True
+
 
 @final
 class Detach(Performative):

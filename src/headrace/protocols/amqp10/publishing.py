@@ -5,8 +5,10 @@ A sender hears `accepted` when the commit of its message is durable.
 
 import secrets
 from collections import deque
+from collections.abc import Callable
 from typing import Final, final
 
+from headrace.core.batch import ConfirmAll
 from headrace.core.routing.address import is_address
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
@@ -22,25 +24,22 @@ from headrace.protocols.amqp10.performatives import (
     Attach,
     Coordinator,
     Rejected,
+    State,
     Target,
     Transactional,
     error_for,
 )
 from headrace.protocols.amqp10.session import Incoming, IncomingLink, Link, Session, Sink
 from headrace.wire.amqp10 import SUBJECT, TO, USER_ID, Head, annotation_keys, expires_us, scan_head, split
+from headrace.wire.amqp10_scan import DEFAULT_PRIORITY, DELIVERY_DELAY, DELIVERY_TIME, plain_priority
 from headrace.wire.encodings import decode_headers
 from headrace.wire.types import Map
 
-DEFAULT_PRIORITY: Final = 4
 _TEMPORARY_TOPICS: Final = "temporary/"
-
-# Annotations with the time or the delay of a delivery, in milliseconds.
-_DELIVERY_TIME: Final = "x-opt-delivery-time"
-_DELIVERY_DELAY: Final = "x-opt-delivery-delay"
 
 # JMS says by this annotation what an address is. These are the capabilities of a link to there.
 _JMS_DESTINATION: Final = "x-opt-jms-dest"
-_ANNOTATIONS: Final = annotation_keys(_DELIVERY_TIME, _DELIVERY_DELAY, _JMS_DESTINATION)
+_ANNOTATIONS: Final = annotation_keys(DELIVERY_TIME, DELIVERY_DELAY, _JMS_DESTINATION)
 _JMS_CAPABILITIES: Final = {0: ["queue"], 1: ["topic"], 3: ["topic"]}
 
 # Publishers repeat themselves, so each link remembers a few heads and routes that it has read.
@@ -103,8 +102,8 @@ class KnownHead:
         priority = head.priority
         self.priority = DEFAULT_PRIORITY if priority is None else priority
         self.has_expiry = expires_us(head, 1) != 0
-        self._due_us = _milliseconds(head, _DELIVERY_TIME) * 1000
-        self._delay_us = _milliseconds(head, _DELIVERY_DELAY) * 1000
+        self._due_us = _milliseconds(head, DELIVERY_TIME) * 1000
+        self._delay_us = _milliseconds(head, DELIVERY_DELAY) * 1000
         self.is_for_later = self._due_us > 0 or self._delay_us > 0
 
     def headers(self) -> dict[str, object] | None:
@@ -132,8 +131,22 @@ class Route:
 
 
 @final
+class _Awaited:
+    """Deliveries with consecutive numbers that core will confirm."""
+
+    __slots__ = ("count", "first", "is_routed", "link")
+
+    def __init__(self, link: IncomingLink, first: int, count: int, is_routed: bool) -> None:
+        self.link = link
+        self.first = first
+        self.count = count
+        self.is_routed = is_routed
+        """True if they go anywhere; to a topic they always do."""
+
+
+@final
 class Publisher(Sink):
-    """Publishes the messages of one link."""
+    """Publishes the messages of one link, those that came in one read with one call."""
 
     def __init__(self, context: ConnectionContext, node: Node, owns_queue: bool = False) -> None:
         self._context = context
@@ -148,16 +161,33 @@ class Publisher(Sink):
             node.kind == addresses.EXCHANGE and node.key is not None
         ):
             self._fixed = self._route(node.kind, node.name, node.key or "")
-        self._awaiting: deque[tuple[IncomingLink, int, bool]] = deque()
-        """Published deliveries that are not durable yet, in order, and whether each was routed. A topic always is."""
+        self._is_quick = self._fixed is not None and not self._fixed.is_checked_always
+        """True if neighbours may be published in one call."""
+        self._row: list[Message] = []
+        """Messages that are not with core yet: neighbours are published with one call."""
+        self._row_link: IncomingLink | None = None
+        self._row_number = 0
+        """The delivery number of the first of them."""
+        self._awaiting: deque[_Awaited] = deque()
+        """Published deliveries that are not durable yet, in order."""
+        self._tell: ConfirmAll = self._confirmed
+        """Always the same object, so that core confirms neighbours in one call."""
+        self._flush: Callable[[], None] = self._publish_row
+        """Always the same object, so that the row is known by it."""
 
     def take(self, link: IncomingLink, delivery: Incoming) -> None:
         try:
-            publish, is_topic = self._read(delivery)
+            properties, payload = split(delivery.message)
+            if self._is_quick and not (delivery.settled or delivery.format or delivery.state is not None):
+                priority = plain_priority(properties)
+                if priority >= 0 and self._add(link, delivery.number, properties, payload, priority):
+                    return
+            self._context.flush_row()
+            publish, is_topic = self._read(delivery, properties, payload)
             if isinstance(delivery.state, Transactional):
                 link.session.transactions.post(link, delivery, publish)
                 return
-            confirm = None if delivery.settled else self._confirmed
+            confirm = None if delivery.settled else self._confirmed_one
             if is_topic:
                 count = self._context.broker.publish_topic(publish.message, confirm)
             else:
@@ -168,15 +198,63 @@ class Publisher(Sink):
             link.done(delivery.number, Rejected(error_for(error)))
             return
         if confirm is not None:
-            self._awaiting.append((link, delivery.number, count > 0 or is_topic))
+            self._awaiting.append(_Awaited(link, delivery.number, 1, count > 0 or is_topic))
 
-    def _confirmed(self, error: HeadraceError | None) -> None:
-        """Answer the next delivery: core confirms in the order of the publishes."""
-        link, number, is_routed = self._awaiting.popleft()
-        if error is not None:
-            link.done(number, Rejected(error_for(error)))
-        else:
-            link.done(number, ACCEPTED if is_routed else RELEASED)
+    def _add(self, link: IncomingLink, number: int, properties: bytes, payload: bytes, priority: int) -> bool:
+        """Add a message to the row; False, and nothing is done, where more than its bytes decides."""
+        context, route = self._context, self._fixed
+        assert route is not None
+        client, source = context.client, route.source
+        if client.account.is_metered or client.rights.topics or source.exchange not in client.rights.writable:
+            return False
+        if (
+            context.open_row is not self._flush
+            or self._row_link is not link
+            or number != self._row_number + len(self._row)
+        ):
+            context.flush_row()
+            if source.exchange and context.broker.reads_headers(source.exchange):
+                return False
+            if not client.is_publisher:
+                client.begin_publishing()
+            context.open_row, self._row_link, self._row_number = self._flush, link, number
+        self._row.append(Message(source, payload, context.now_us, properties, priority))
+        return True
+
+    def _publish_row(self) -> None:
+        """Give the row to core."""
+        link, first, messages = self._row_link, self._row_number, self._row
+        self._row, self._row_link = [], None
+        if link is None:
+            return
+        count = len(messages)
+        try:
+            meant = self._context.broker.publish_all(messages, self._tell)
+        except HeadraceError as error:
+            for number in range(first, first + count):
+                link.done(number, Rejected(error_for(error)))
+            return
+        self._awaiting.append(_Awaited(link, first, count, meant > 0))
+
+    def _confirmed_one(self, error: HeadraceError | None) -> None:
+        self._confirmed(1, error)
+
+    def _confirmed(self, count: int, error: HeadraceError | None) -> None:
+        """Answer the next deliveries: core confirms in the order of the publishes."""
+        while count:
+            awaited = self._awaiting[0]
+            link, first, done = awaited.link, awaited.first, min(count, awaited.count)
+            count -= done
+            awaited.first += done
+            awaited.count -= done
+            if not awaited.count:
+                self._awaiting.popleft()
+            if error is not None:
+                state: State = Rejected(error_for(error))
+            else:
+                state = ACCEPTED if awaited.is_routed else RELEASED
+            for number in range(first, first + done):
+                link.done(number, state)
 
     def end(self) -> None:
         """Delete the link's own queue. Published messages still get to the disk."""
@@ -188,7 +266,7 @@ class Publisher(Sink):
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def _read(self, delivery: Incoming) -> tuple[Publish, bool]:
+    def _read(self, delivery: Incoming, properties: bytes, payload: bytes) -> tuple[Publish, bool]:
         """Return the message, and whether it goes to a topic. Raises ProtocolError if it is none, or goes nowhere."""
         if delivery.format:
             error = f"there is no message format {delivery.format:#x} here"
@@ -201,7 +279,6 @@ class Publisher(Sink):
         if account.is_metered:
             client.published += 1
             account.check_size(len(delivery.message))
-        properties, payload = split(delivery.message)
         known = self._heads.get(properties)
         if known is None:
             known = self._learn(properties)

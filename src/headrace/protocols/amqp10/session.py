@@ -120,6 +120,11 @@ class Origin(ABC):
     def settled(self, delivery: Delivery, outcome: Outcome) -> None:
         """Settle a delivery as the receiver decided."""
 
+    def accepted(self, deliveries: list[Delivery]) -> None:
+        """Settle deliveries that the receiver accepted, in their order."""
+        for delivery in deliveries:
+            self.settled(delivery, ACCEPTED)
+
     @abstractmethod
     def end(self, is_closed: bool) -> None:
         """Give up all deliveries, and also what outlives a detached link if it is closed."""
@@ -164,8 +169,9 @@ class OutgoingLink(Link):
         session = self.session
         most = self.attach.max_message_size
         encoder = self._encoder
-        out: list[bytes] = []
         settled = self._is_settled
+        out: list[bytes] = []
+        is_row = session.takes_at_once(len(messages)) and not most and encoder.fit(messages)
         for at, message in enumerate(messages):
             if most and len(message) > most:
                 session.send_transfers(out)
@@ -177,12 +183,18 @@ class OutgoingLink(Link):
             if not settled:
                 self.unsettled[number] = None if deliveries is None else deliveries[at]
                 session.sent[number] = self
-            out += encoder.encode(number, tag, settled, message)
+            if is_row:
+                encoder.write(number, tag, settled, message)
+            else:
+                out += encoder.encode(number, tag, settled, message)
         count = len(messages)
         self._credit -= count
         self._delivery_count = self._delivery_count + count & _SERIAL
         self._has_sent = True
-        session.send_transfers(out)
+        if is_row:
+            session.send_row(encoder.take(), count)
+        else:
+            session.send_transfers(out)
 
     # -- credit ------------------------------------------------------------------------------------------------------
 
@@ -683,13 +695,35 @@ class Session:
         if span >= _HALF:
             return  # the last is before the first
         if span < 2 * len(table):
-            for number in range(first, first + span + 1):
-                link = table.get(number & _SERIAL)
-                if link is not None:
-                    link.settle(number & _SERIAL, disposition)
+            numbers = [number & _SERIAL for number in range(first, first + span + 1)]
+        else:
+            numbers = [number for number in table if number - first & _SERIAL <= span]
+        if disposition.is_receiver and disposition.settled and disposition.state is ACCEPTED:
+            self._accept(numbers)
             return
-        for number in [number for number in table if number - first & _SERIAL <= span]:
-            table[number].settle(number, disposition)
+        for number in numbers:
+            link = table.get(number)
+            if link is not None:
+                link.settle(number, disposition)
+
+    def _accept(self, numbers: list[int]) -> None:
+        """Settle deliveries that the peer accepted and forgot, those of one link together."""
+        last: OutgoingLink | None = None
+        found: list[Delivery] = []
+        for number in numbers:
+            link = self.sent.pop(number, None)
+            if not isinstance(link, OutgoingLink):
+                continue
+            delivery = link.unsettled.pop(number, None)
+            if delivery is None:
+                continue
+            if link is not last and last is not None:
+                last.origin.accepted(found)
+                found = []
+            last = link
+            found.append(delivery)
+        if last is not None:
+            last.origin.accepted(found)
 
     # -- output -----------------------------------------------------------------------------------------------------
 
@@ -705,13 +739,21 @@ class Session:
         self._next_delivery_id = number + 1 & _SERIAL
         return number
 
+    def takes_at_once(self, count: int) -> bool:
+        """True if the peer's window has room for so many frames."""
+        return not self._waiting and count <= self._peer_room
+
+    def send_row(self, transfers: bytes, count: int) -> None:
+        """Send frames of transfers that the peer's window has room for."""
+        self._peer_room -= count
+        self._next_outgoing_id = self._next_outgoing_id + count & _SERIAL
+        self.way_out.send(transfers)
+
     def send_transfers(self, transfers: list[bytes]) -> None:
         """Send frames of transfers. Frames that the peer's window has no room for wait."""
         count = len(transfers)
-        if not self._waiting and count <= self._peer_room:
-            self._peer_room -= count
-            self._next_outgoing_id = self._next_outgoing_id + count & _SERIAL
-            self.way_out.send(b"".join(transfers))
+        if self.takes_at_once(count):
+            self.send_row(b"".join(transfers), count)
             return
         self._waiting.extend(transfers)
         self._send_waiting()

@@ -34,7 +34,9 @@ from headrace.wire.amqp10 import (
     TO,
     Head,
     annotated,
+    body_start,
     decode_head,
+    encode_annotations,
     from_neutral,
     joined,
     parts,
@@ -43,11 +45,12 @@ from headrace.wire.amqp10 import (
     translated,
     with_changes,
 )
+from headrace.wire.amqp10_scan import annotations_place
 from headrace.wire.encodings import encode_properties, properties_of
 from headrace.wire.types import Map
 
 STREAM_OFFSET: Final = "x-stream-offset"
-_MAX_ROUTED: Final = 256
+_MAX_ROUTES: Final = 256
 _OUTCOMES: Final = ["amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list"]
 _COPY: Final = "copy"
 
@@ -144,8 +147,8 @@ class Subscription(Origin):
         self._is_addressed = reading.plan.is_addressed
         self.tells_route = False
         """True if annotations tell where a message was published to, as RabbitMQ's clients expect."""
-        self._routed: dict[tuple[MessageSource, bytes], bytes] = {}
-        """Properties with their route, by the ones without."""
+        self._routes: dict[MessageSource, bytes] = {}
+        """The annotations that tell the route, by the origin of the messages."""
 
     def consume(self, attach: Attach) -> None:
         """Become a consumer of the queue. Raises HeadraceError kinds."""
@@ -173,7 +176,7 @@ class Subscription(Origin):
             if not (is_plain and is_first and message.source.encoding == AMQP10):
                 messages.append(self._render(delivery))
             elif self.tells_route:
-                messages.append(joined(self._with_route(message), message.payload))
+                messages.append(self._routed_message(message))
             else:
                 messages.append(joined(message.properties, message.payload))
         link.send(messages, deliveries)
@@ -189,16 +192,20 @@ class Subscription(Origin):
             self.broker.after_delivery(self.queue, link.refresh)
         return wanted
 
-    def _with_route(self, message: Message) -> bytes:
-        """Return the properties with their route, which are the same for many messages."""
-        key = (message.source, message.properties)
-        found = self._routed.get(key)
-        if found is None:
-            found = _with_route(message.properties, message)
-            if len(self._routed) >= _MAX_ROUTED:
-                self._routed.clear()
-            self._routed[key] = found
-        return found
+    def _routed_message(self, message: Message) -> bytes:
+        """Return the whole message, with annotations that tell where it was published to."""
+        properties, source = message.properties, message.source
+        place = annotations_place(properties)
+        if place < 0:
+            return joined(_with_route(properties, message), message.payload)
+        route = self._routes.get(source)
+        if route is None:
+            route = encode_annotations(_route_of(message))
+            if len(self._routes) >= _MAX_ROUTES:
+                self._routes.clear()
+            self._routes[source] = route
+        start = body_start(properties[0], message.payload)
+        return b"".join((properties[1:place], route, properties[place:], start, message.payload))
 
     def _render(self, delivery: Delivery) -> bytes:
         """Return the whole message, with the additions of this delivery."""
@@ -258,6 +265,9 @@ class Subscription(Origin):
             self.broker.settle(delivery, settlement)
         except Refused:
             return  # its lease ran out and another consumer has it, or its own consumer left
+
+    def accepted(self, deliveries: list[Delivery]) -> None:
+        self.broker.acknowledge(deliveries)
 
     def ending(self, is_closed: bool) -> Iterator[None]:
         if self.consumer is not None:

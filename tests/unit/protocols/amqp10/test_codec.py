@@ -205,3 +205,20 @@ def test_numbers_that_are_none_or_cut_short_raise_nothing_but_a_protocol_error(
         decoder.feed(AMQP_HEADER)
         with contextlib.suppress(ProtocolError):
             assert len(decoder.feed(encode_frame(0, start + bytes([len(body)]) + body))) == 1
+
+
+def test_a_row_of_deliveries_has_the_bytes_of_each() -> None:
+    encoder = TransferEncoder(1, 2, 512)
+    messages = [b"xyz", b"", b"y" * 400]
+    assert encoder.fit(messages)
+    assert not encoder.fit([*messages, b"z" * 512])
+
+    for number, message in enumerate(messages, (1 << 32) - 2):
+        encoder.write(number & 0xFFFFFFFF, number & 0xFFFFFFFF, number % 2 == 0, message)
+
+    alone = [
+        TransferEncoder(1, 2, 512).encode(number & 0xFFFFFFFF, number & 0xFFFFFFFF, number % 2 == 0, message)[0]
+        for number, message in enumerate(messages, (1 << 32) - 2)
+    ]
+    assert encoder.take() == b"".join(alone)
+    assert encoder.take() == b""
