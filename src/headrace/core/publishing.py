@@ -409,7 +409,7 @@ class Publishing:
         `confirm` is told when a queue refused it. Raises Refused for a message that no log can hold.
         """
         _check_storable(message)
-        now_us = self._clock.now_us()
+        now_us = self._clock.now_us() if queues else 0
         pipeline = self._pipeline
         batch = pipeline.open()
         meant = 0

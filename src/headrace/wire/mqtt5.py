@@ -308,8 +308,10 @@ class MessageProperties:
 
 def scan_message(raw: bytes, allowed: frozenset[int], what: str) -> MessageProperties:
     """Read a list without its length; texts and data are checked and not kept. Raises ProtocolError."""
-    part = Reader(raw, 0, len(raw), what)
     found = MessageProperties(raw)
+    if _passes_through(raw):
+        return found
+    part = Reader(raw, 0, len(raw), what)
     seen = 0
     passed: list[bytes] = []
     passed_to = 0
@@ -349,6 +351,44 @@ def scan_message(raw: bytes, allowed: frozenset[int], what: str) -> MessagePrope
         passed.append(raw[passed_to:] if passed_to < len(raw) else b"")
         found.raw = b"".join(passed)
     return found
+
+
+def _passes_through(raw: bytes) -> bool:
+    """True for a list that is right and decides nothing: a quarter of the instructions of reading it.
+
+    Such a list has texts in ASCII alone, which are shorter than 128 bytes. A text with U+0000 in it shows in the number
+    of zeros: all others belong to lengths, and to a payload format of 0.
+    """
+    size: i64 = len(raw)
+    at: i64 = 0
+    zeros: i64 = 0
+    seen: i64 = 0
+    while at < size:
+        identifier = i64(raw[at])
+        texts: i64 = 1
+        at += 1
+        if identifier == USER_PROPERTY:
+            texts = 2
+        elif identifier > CORRELATION_DATA or seen >> identifier & 1:
+            return False
+        else:
+            seen |= i64(1) << identifier
+            if identifier == PAYLOAD_FORMAT:
+                if at >= size or raw[at] > 1:
+                    return False
+                zeros += 1 - i64(raw[at])
+                at += 1
+                continue
+            if identifier != CONTENT_TYPE and identifier != CORRELATION_DATA:
+                return False
+        while texts > 0:
+            if size - at < 2 or raw[at] != 0:
+                return False
+            length = i64(raw[at + 1])
+            zeros += 1 if length else 2
+            at += 2 + length
+            texts -= 1
+    return at == size and raw.isascii() and raw.count(b"\0") == zeros
 
 
 def _check_text(raw: bytes, part: Reader) -> None:

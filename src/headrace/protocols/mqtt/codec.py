@@ -664,30 +664,38 @@ class PublishEncoder:
     instead of 0.7 us.
     """
 
-    __slots__ = ("_after", "_heads", "_name", "_size", "_wholes")
+    __slots__ = ("_before", "_flags", "_name", "_payload", "_size", "_start", "_wholes")
 
     def __init__(self, version: int, topic: str, payload: bytes, properties: bytes = b"") -> None:
         name = encode_binary(topic.encode())
         self._name = name
-        self._after = encode_length(len(properties)) + properties + payload if version == V5 else payload
-        self._size = len(name) + len(self._after)
-        self._wholes: list[bytes] = [b"", b""]
-        self._heads: dict[int, bytes] = {}
+        self._before = encode_length(len(properties)) + properties if version == V5 else b""
+        """The bytes between the packet identifier and the payload."""
+        self._payload = payload
+        self._size = len(name) + len(self._before) + len(payload)
+        self._wholes: list[bytes] | None = None
+        """The packets at QoS 0, without and with retain; b"" for one that nobody asked for."""
+        self._flags = -1
+        self._start = b""
+        """The bytes up to the packet identifier, with these flags."""
 
     def encode(self, qos: int, retain: bool, packet_id: int = 0, dup: bool = False) -> bytes:
         if not qos:
-            whole = self._wholes[retain]
-            if not whole:
-                head = bytes((_PUBLISH | retain,))
-                whole = b"".join((head, encode_length(self._size), self._name, self._after))
-                self._wholes[retain] = whole
-            return whole
+            return self._whole(retain)
         flags = dup << 3 | qos << 1 | retain
-        start = self._heads.get(flags)
-        if start is None:
-            start = bytes((_PUBLISH | flags,)) + encode_length(self._size + 2) + self._name
-            self._heads[flags] = start
-        return b"".join((start, packet_id.to_bytes(2), self._after))
+        if flags != self._flags:
+            self._start = bytes((_PUBLISH | flags,)) + encode_length(self._size + 2) + self._name
+            self._flags = flags
+        return b"".join((self._start, packet_id.to_bytes(2), self._before, self._payload))
+
+    def _whole(self, retain: bool) -> bytes:
+        if self._wholes is None:
+            self._wholes = [b"", b""]
+        whole = self._wholes[retain]
+        if not whole:
+            head = bytes((_PUBLISH | retain,)) + encode_length(self._size)
+            whole = self._wholes[retain] = b"".join((head, self._name, self._before, self._payload))
+        return whole
 
 
 def _packet(head: int, body: bytes) -> bytes:
