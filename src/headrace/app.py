@@ -31,6 +31,7 @@ from headrace.engines import OpenEngine, load_store, name_of, open_engine, open_
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, missing_extra
 from headrace.launch import Launch, become
 from headrace.listeners import Listeners
+from headrace.net.connection import turn_of
 from headrace.net.handler import Handler
 from headrace.net.tls import Tls, to_nodes
 from headrace.process import (
@@ -146,6 +147,7 @@ class _Program:
         self._clock = clock
         self._opener = opener
         self._loop = asyncio.get_running_loop()
+        self._turn = turn_of(self._loop)
         self._thread = threading.get_ident()
         self._background = Threads()
         files = tls_files(self._settings.tls)
@@ -279,15 +281,12 @@ class _Program:
         return Frontend(settings.node, settings.write_policy, settings.lease, to_nodes() if self._tls else None)
 
     def _environment(self) -> Environment:
-        def soon(call: Callable[[], None]) -> None:
-            self._loop.call_soon(call)
-
         return Environment(
             self._configuration,
             self._launch.read,
             self._clock,
             self._background,
-            soon,
+            self._turn.add,
             self._tls,
             self._listeners.wires,
             self._listeners.ports,
@@ -412,10 +411,15 @@ class _Program:
             return
         self._poll_is_due = True
         if threading.get_ident() == self._thread:
-            self._loop.call_soon(self._poll)
+            self._turn.add(self._poll)
         else:
             with contextlib.suppress(RuntimeError):  # the loop has ended, so nobody waits for results
-                self._loop.call_soon_threadsafe(self._poll)
+                self._loop.call_soon_threadsafe(self._poll_now)
+
+    def _poll_now(self) -> None:
+        """Poll in a turn of its own, with the output that comes of it."""
+        self._turn.add(self._poll)
+        self._turn.run()
 
     def _poll(self) -> None:
         self._poll_is_due = False

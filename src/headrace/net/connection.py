@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from headrace.net.facts import ConnectionFacts, Origin
 from headrace.net.handler import Envelope, Handler
-from headrace.net.output import Output
+from headrace.net.output import Output, Turn
 
 
 @final
@@ -105,6 +105,7 @@ class Wire(asyncio.Protocol):
         self._on_begin = on_begin
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
+        self._turn = turn_of(self._loop)
         self._transport: asyncio.Transport | None = None
         self.output = Output(OUTPUT_HIGH_BYTES, self._flush_soon, self._filled)
         """Buffer of the turn, for handlers that send much without the call of `send`."""
@@ -387,7 +388,7 @@ class Wire(asyncio.Protocol):
         self._on_end(self)
 
     def _flush_soon(self) -> None:
-        self._loop.call_soon(self._flush)
+        self._turn.add_output(self._flush)
 
     def _filled(self) -> None:
         if not self._is_held:
@@ -408,10 +409,14 @@ class Wire(asyncio.Protocol):
         self.output.is_due = False
         if not self.output.size_bytes:
             return
-        data = self.output.take()
-        self.sent_bytes += len(data)
+        self.sent_bytes += self.output.size_bytes
         self._has_sent = True
-        transport.write(data if self._envelope is None else self._envelope.wrap(data))
+        if self._envelope is not None:
+            transport.write(self._envelope.wrap(self.output.take()))
+        elif self.output.is_bulky:
+            transport.writelines(self.output.take_parts())
+        else:
+            transport.write(self.output.take())
         if not self._is_stuck:
             self._relieve()
         elif transport.get_write_buffer_size() > OUTPUT_FULL_BYTES:
@@ -533,6 +538,25 @@ class Endings:
 
 
 _ENDINGS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Endings]] = WeakKeyDictionary()
+
+
+_TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turn]] = WeakKeyDictionary()
+
+
+def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
+    """The turns of one event loop."""
+    found = _TURNS.get(loop)
+    if found is None:
+        found = _TURNS[loop] = Turn(_call_soon, _turn_failed)
+    return found
+
+
+def _call_soon(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(call)
+
+
+def _turn_failed(error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": "a call in a turn failed", "exception": error})
 
 
 def endings_of(loop: asyncio.AbstractEventLoop) -> Endings:

@@ -1,7 +1,9 @@
-"""The output buffer of one connection for one turn of the event loop. No sockets: see connection.py for those."""
+"""The output buffer of one connection, and turns of the event loop. No sockets: see connection.py for those."""
 
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
+
+_BULKY_PART_BYTES: Final = 8 << 10
 
 
 @final
@@ -45,9 +47,19 @@ class Output:
 
     def take(self) -> bytes:
         """Take all output out of the buffer."""
+        parts = self.take_parts()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def take_parts(self) -> list[bytes]:
+        """Take all output out of the buffer, in the parts that it came in."""
         parts, self.parts = self.parts, []
         self.size_bytes = 0
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return parts
+
+    @property
+    def is_bulky(self) -> bool:
+        """True if the parts are so large that writing them in a row takes less than putting them together."""
+        return self.size_bytes > _BULKY_PART_BYTES * len(self.parts)
 
     def clear(self) -> None:
         """Drop all output."""
@@ -57,3 +69,57 @@ class Output:
     def close(self) -> None:
         """Drop all further output."""
         self.is_closed = True
+
+
+@final
+class Turn:
+    """What is to be done in the next turn of an event loop: work first, then the output that comes of it.
+
+    Output of a turn's work leaves in the same turn. Work that comes of work waits for the next one, behind what was
+    read meanwhile. A turn of its own for output took two system calls more for a message that is waited for.
+    """
+
+    __slots__ = ("_call_soon", "_failed", "_is_due", "_outputs", "_work")
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], failed: Callable[[Exception], None]) -> None:
+        """`call_soon` calls a function in the next turn; `failed` is told of errors, which stop nothing else."""
+        self._call_soon = call_soon
+        self._failed = failed
+        self._work: list[Callable[[], None]] = []
+        self._outputs: list[Callable[[], None]] = []
+        self._is_due = False
+        """True if `run` is scheduled, or under way."""
+
+    def add(self, work: Callable[[], None]) -> None:
+        """Call something in the next turn."""
+        self._work.append(work)
+        self._schedule()
+
+    def add_output(self, write: Callable[[], None]) -> None:
+        """Call something at the end of this turn's work or, where none is under way, of the next."""
+        self._outputs.append(write)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._call_soon(self.run)
+
+    def run(self) -> None:
+        """Do everything that waits."""
+        self._is_due = True
+        work, self._work = self._work, []
+        self._call(work)
+        while self._outputs:
+            outputs, self._outputs = self._outputs, []
+            self._call(outputs)
+        self._is_due = False
+        if self._work:
+            self._schedule()
+
+    def _call(self, calls: list[Callable[[], None]]) -> None:
+        for call in calls:
+            try:
+                call()
+            except Exception as error:
+                self._failed(error)

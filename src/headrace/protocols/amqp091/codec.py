@@ -193,6 +193,10 @@ class Decoder:
         self.frame_max = FRAME_MAX_SIZE
         self._room = room or RouteRoom()
         self._rest = b""
+        self._pieces: list[bytes] = []
+        """What came behind the rest while that is a large body frame that has not ended."""
+        self._missing = 0
+        """Bytes that such a frame still needs; 0 for any other rest."""
         self.max_body_bytes = MAX_BODY_BYTES
         self._body_bytes_held = 0
         self._is_open = False
@@ -223,8 +227,15 @@ class Decoder:
             raise self.failure
         if self._is_refused:
             return events
-        data = self._rest + data if self._rest else data
         at = 0
+        if self._missing:
+            if len(data) < self._missing:
+                self._pieces.append(data)
+                self._missing -= len(data)
+                return events
+            at = self._missing
+        elif self._rest:
+            data = self._rest + data
         if not self._is_open:
             if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
                 self._rest = data
@@ -236,6 +247,8 @@ class Decoder:
                 return events
             at = len(PROTOCOL_HEADER)
         try:
+            if self._missing:
+                self._end_body(data, events)
             at = self._frames(data, at, events)
         except ProtocolError as error:
             self.failure = error
@@ -244,7 +257,24 @@ class Decoder:
             return events
         self._publish = _NONE  # otherwise a silent connection would keep it
         self._rest = data[at:] if at else data
+        self._missing = self._missing_of(self._rest)
         return events
+
+    def _missing_of(self, rest: bytes) -> int:
+        """The bytes that a large body frame still needs; 0 if the rest is something else."""
+        if len(rest) <= _SMALL_REST_BYTES or rest[0] != BODY:
+            return 0
+        return int(_u32(rest, 3)) + FRAME_OVERHEAD - len(rest)
+
+    def _end_body(self, data: bytes, events: list[Event]) -> None:
+        """Take a large body frame that ends in these bytes, with one copy however many reads brought it."""
+        rest, missing = self._rest, self._missing
+        self._rest, self._missing = b"", 0
+        if data[missing - 1] != FRAME_END:
+            raise ProtocolError(FRAME_ERROR, "a frame does not end with its end mark")
+        parts: list[bytes | memoryview] = [memoryview(rest)[7:], *self._pieces, memoryview(data)[: missing - 1]]
+        self._pieces = []
+        self._body(int(_u16(rest, 1)), b"".join(parts), events)
 
     def _frames(self, data: bytes, at: int, events: list[Event]) -> int:
         """Decode whole frames; returns where the first incomplete one begins."""
@@ -387,7 +417,7 @@ class Decoder:
     @property
     def held_bytes(self) -> int:
         """Memory of incomplete messages."""
-        rest = len(self._rest)
+        rest = len(self._rest) + sum([len(piece) for piece in self._pieces])
         return self._body_bytes_held + rest if rest > _SMALL_REST_BYTES else self._body_bytes_held
 
     def drop_bodies(self) -> None:
@@ -403,7 +433,7 @@ class Decoder:
         """Drop everything: the connection is over."""
         self.drop_bodies()
         self._contents.clear()
-        self._rest = b""
+        self._rest, self._pieces, self._missing = b"", [], 0
         self.forget_routes()
 
     def _header(self, channel: int, payload: bytes, events: list[Event]) -> None:

@@ -150,19 +150,29 @@ class Layout:
 class Block(Layout):
     """A run of messages with consecutive offsets, encoded."""
 
-    __slots__ = ("_payload_at", "_properties_at", "_sources", "body", "length")
+    __slots__ = ("_payload_at", "_properties_at", "_sources", "length", "pieces")
 
-    def __init__(self, header: bytes, body: bytes, sources: list[Source] | None = None) -> None:
+    def __init__(self, header: bytes, pieces: list[bytes], sources: list[Source] | None = None) -> None:
         """Raises Refused when the lengths in the header do not add up to the body."""
-        super().__init__(header, len(body))
-        self.body = body
-        self.length = HEADER_BYTES + len(body)
+        length = sum([len(piece) for piece in pieces])
+        super().__init__(header, length)
+        self.pieces = pieces
+        """The body: in one piece, or in several while it has large payloads that nobody had to copy yet."""
+        self.length = HEADER_BYTES + length
         """Stored bytes, header included."""
         self._sources = sources
         """Known for a new block, which is often read soon: decoding one for each message took a third of a message's
         time with 4,096 routing keys."""
         self._payload_at: array[int] | None = None
         self._properties_at: array[int] | None = None
+
+    @property
+    def body(self) -> bytes:
+        """All columns in one piece."""
+        pieces = self.pieces
+        if len(pieces) > 1:
+            pieces = self.pieces = [b"".join(pieces)]
+        return pieces[0]
 
     @property
     def row_bytes(self) -> int:
@@ -172,7 +182,7 @@ class Block(Layout):
     def rebased(self, base: int) -> "Block":
         """The same messages at other offsets, sharing the body."""
         fields = _HEADER.unpack(self.header)
-        return seal_block((*fields[2:7], base, *fields[8:]), self.body)
+        return seal_block((*fields[2:7], base, *fields[8:]), [self.body])
 
     def sources(self) -> list[Source]:
         """The source table."""
@@ -218,7 +228,7 @@ class Block(Layout):
         columns = self.columns | EXPIRES
         body = b"".join([self.body[: self.at_expires], expires.tobytes(), self.body[self.at_not_before :]])
         fields = _HEADER.unpack(self.header)
-        return seal_block((fields[2], columns, len(body), *fields[5:]), body)
+        return seal_block((fields[2], columns, len(body), *fields[5:]), [body])
 
     def expires(self, start: int, stop: int) -> Sequence[int]:
         """The expiry of each of these rows, in microseconds; 0 for never."""
@@ -239,11 +249,13 @@ class Block(Layout):
         return array("i", self.body[column + start * 4 : column + stop * 4])
 
 
-def seal_block(fields: tuple[int, ...], body: bytes, sources: list[Source] | None = None) -> Block:
+def seal_block(fields: tuple[int, ...], pieces: list[bytes], sources: list[Source] | None = None) -> Block:
     """Make a block of a body and the fields of its header from the version on; `sources` are those of its table."""
     checked = _CHECKED.pack(*fields)
-    crc = crc32(body, crc32(checked))
-    return Block(MAGIC + crc.to_bytes(4, "little") + checked, body, sources)
+    crc = crc32(checked)
+    for piece in pieces:
+        crc = crc32(piece, crc)
+    return Block(MAGIC + crc.to_bytes(4, "little") + checked, pieces, sources)
 
 
 @final
@@ -284,7 +296,7 @@ def decode_block(header: bytes, body: bytes, file: str, position: int) -> Block:
     """Decode and verify a block. Raises Corrupt."""
     _verify(header, len(body), crc32(body, crc32(header[8:])), file, position)
     try:
-        return Block(header, body)
+        return Block(header, [body])
     except Refused as error:
         raise Corrupt(file, position, str(error)) from error
 
@@ -372,7 +384,7 @@ def assemble_block(count: int, time_us: int, sources: Sequence[Source], columns:
         VERSION, flags, len(body), count, len(sources), base, first_us, last_us, len(table), len(columns.properties),
         len(columns.payloads),
     )  # fmt: skip
-    return seal_block(fields, body)
+    return seal_block(fields, [body])
 
 
 def cut_block(block: Block, start: int, stop: int, base: int) -> Block:

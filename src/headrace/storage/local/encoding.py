@@ -5,6 +5,7 @@ Spark's tasks have no librt, so block.py and record.py, which they load, import 
 
 import struct
 from array import array
+from typing import Final
 
 from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le, write_i64_le
 from mypy_extensions import i64
@@ -25,6 +26,9 @@ from headrace.storage.local.block import (
     seal_block,
 )
 from headrace.storage.local.record import TRUNCATE, encode_text
+
+_BULKY_BYTES: Final = 16 << 10
+"""Payloads of this size, on average, go from where they were read to the disk without a copy."""
 
 
 def decode_messages(block: Block, start: int, stop: int) -> list[Message]:
@@ -104,12 +108,30 @@ def _encode_block(base: int, messages: list[Message]) -> Block:
         parts.append(PAD[properties_bytes % 8])
     parts += payloads
     parts.append(PAD[payload_bytes % 8])
-    body = b"".join(parts)
+    is_bulky = payload_bytes > _BULKY_BYTES * len(messages)
+    pieces = _large_apart(parts) if is_bulky else [b"".join(parts)]
     fields = (
-        VERSION, columns, len(body), len(messages), len(sources), base, messages[0].timestamp_us, max_time_us,
-        len(source_table), properties_bytes, payload_bytes,
+        VERSION, columns, sum([len(piece) for piece in pieces]), len(messages), len(sources), base,
+        messages[0].timestamp_us, max_time_us, len(source_table), properties_bytes, payload_bytes,
     )  # fmt: skip
-    return seal_block(fields, body, sources)
+    return seal_block(fields, pieces, sources)
+
+
+def _large_apart(parts: list[bytes]) -> list[bytes]:
+    """The same bytes, where large parts are as they were and small neighbours are put together."""
+    pieces: list[bytes] = []
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < _BULKY_BYTES:
+            small.append(part)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small = []
+        pieces.append(part)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
 
 
 def _encode_timestamps(messages: list[Message]) -> tuple[bytes, int, bool]:

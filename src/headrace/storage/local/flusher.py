@@ -256,7 +256,7 @@ class Flusher:
 
     def _append(self, fd: int, flush: LogFlush, block: Block) -> None:
         try:
-            self.disk.write(fd, [block.header, block.body], flush.segment_length)
+            self.disk.write(fd, [block.header, *block.pieces], flush.segment_length)
         except OSError:
             self.disk.truncate(fd, flush.segment_length)
             raise

@@ -390,10 +390,17 @@ class Journal:
 
 def _tail(carry: bytes, parts: list[bytes], length: int) -> bytes:
     """The last `length` bytes written: the start of the page in which the next write begins."""
-    if len(parts[-1]) >= length:
-        return parts[-1][len(parts[-1]) - length :]
-    written = b"".join([carry, *parts])
-    return written[len(written) - length :]
+    found: list[bytes] = []
+    if not length:
+        return b""
+    for part in [*reversed(parts), carry]:
+        if len(part) >= length:
+            found.append(part[len(part) - length :])
+            break
+        found.append(part)
+        length -= len(part)
+    found.reverse()
+    return found[0] if len(found) == 1 else b"".join(found)
 
 
 def encode_header(index: int, first_seq: int) -> bytes:

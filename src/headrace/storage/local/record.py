@@ -151,12 +151,12 @@ def encode_record(seq: int, synced: int, operations: bytes, runs: bytes, blocks:
         parts += [block.header for block in blocks]
         checked = b"".join(parts)
         head = MAGIC + crc32(checked).to_bytes(4, "little") + checked
-        return [head, *[block.body for block in blocks]]
+        return [head, *[piece for block in blocks for piece in block.pieces]]
     checked = b"".join(parts)
     crc = crc32(b"".join([block.header for block in blocks]), crc32(checked))
     return [
         MAGIC + crc.to_bytes(4, "little") + checked,
-        *[part for block in blocks for part in (block.header, block.body)],
+        *[part for block in blocks for part in (block.header, *block.pieces)],
     ]
 
 

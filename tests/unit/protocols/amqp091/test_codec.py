@@ -172,3 +172,39 @@ def test_events_before_an_error_are_not_lost() -> None:
     assert [type(event) for event in events] == [Hello, Ack]
     assert decoder.failure is not None
     assert decoder.failure.code == 501
+
+
+_LARGE = bytes(range(256)) * 256
+
+
+def _large_publish(body: bytes) -> bytes:
+    method = bytes.fromhex("01 0001 0000000c 003c 0028 0000 00 03 6a6f62 00 ce")
+    header = bytes.fromhex("02 0001 0000000f 003c 0000") + len(body).to_bytes(8) + bytes.fromhex("1000 02 ce")
+    return method + header + b"\x03\0\x01" + len(body).to_bytes(4) + body + b"\xce"
+
+
+@pytest.mark.parametrize("size", [4095, 5000, 30_000, 65_000, 65_590, 70_000])
+def test_a_large_body_is_the_same_in_whatever_pieces_it_comes(size: int) -> None:
+    ack = bytes.fromhex("01 0001 0000000d 003c 0050 0000000000000007 00 ce")
+    wire = (_large_publish(_LARGE) + ack) * 3
+    decoder = Decoder()
+    events = decoder.feed(PROTOCOL_HEADER)[1:]
+
+    for at in range(0, len(wire), size):
+        events += decoder.feed(wire[at : at + size])
+        # pieces, and the frames around them
+        assert decoder.held_bytes <= len(_LARGE) + 200
+
+    assert [type(event) for event in events] == [Publish, Ack] * 3
+    assert all(event.bodies == [_LARGE] for event in events if isinstance(event, Publish))
+    assert decoder.held_bytes == 0
+
+
+def test_a_large_body_without_its_end_mark_is_an_error() -> None:
+    decoder = Decoder()
+    decoder.feed(PROTOCOL_HEADER)
+    wire = _large_publish(_LARGE)[:-1] + b"\0"
+    decoder.feed(wire[:50_000])
+
+    with pytest.raises(ProtocolError, match="end mark"):
+        decoder.feed(wire[50_000:])

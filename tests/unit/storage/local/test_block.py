@@ -163,3 +163,16 @@ def test_a_changed_payload_is_corrupt() -> None:
 
     with pytest.raises(Corrupt, match="checksum"):
         decode_block(block.header, body, "file", 0)
+
+
+def test_large_payloads_stay_the_objects_that_they_were_until_somebody_wants_the_whole_block() -> None:
+    messages = [Message(Source("t"), bytes([number]) * (40_000 + number), 5, b"id") for number in range(3)]
+    block = encode_block(3, messages)
+
+    assert all(any(piece is message.payload for piece in block.pieces) for message in messages)
+
+    whole = decode_block(block.header, b"".join(block.pieces), "file", 0)
+    assert all_values(decode_messages(whole, 0, 3)) == all_values(messages)
+    assert block.body == whole.body
+    assert block.length == HEADER_BYTES + len(block.body)
+    assert all_values(decode_messages(block, 1, 3)) == all_values(messages[1:])
