@@ -112,6 +112,33 @@ class House:
             self._engine.sync()
 
 
+class Peer:
+    """A connection of any protocol, which is given what the test made of bytes."""
+
+    def __init__(self, house: House, listener: str) -> None:
+        self._house = house
+        self._pipe = Pipe(house.soon)
+        self._pipe.hand_over = self._hand_over
+        self._handler = house.handler(listener)
+        self._handler.opened(cast("Wire", self._pipe))
+
+    def _hand_over(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def give(self, data: bytes) -> None:
+        """Have the broker read this; what follows happens with the next turn."""
+        self._handler.feed(data)
+
+    def feed(self, data: bytes) -> None:
+        """Have the broker read this, and do all that follows from it."""
+        self._handler.feed(data)
+        self._house.turn()
+
+    def take(self) -> bytes:
+        """What the broker sent since the last look."""
+        return self._pipe.output.take()
+
+
 class Client:
     """A connection that is open, with channel 1, confirms on it and room for many deliveries."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pamqp import commands, common
 
+from bench.guard import others
 from bench.guard.client import PERSISTENT, Client, House, ack_frame, publish_frames
 from headrace.clock import ManualClock
 from headrace.core.broker import Broker
@@ -92,6 +93,9 @@ def scenarios(folder: Path) -> Iterator[tuple[str, Run]]:
     real = LocalEngine(folder / "real")
     yield from real_messages(real)
     real.close()
+    other = LocalEngine(folder / "others")
+    yield from others.scenarios(other, COUNT)
+    other.close()
     many = LocalEngine(folder / "many")
     yield f"AMQP 0-9-1, {COUNT} queues, one message each", scattered(many)
     many.close()
