@@ -83,6 +83,44 @@ def test_a_user_is_bound_to_topics_and_set_free(server: Server) -> None:
     assert "no topic permissions" in headrace(server, "permissions", "clear-topic", "dev", code=3)
 
 
+def test_policies_are_set_shown_and_removed(server: Server) -> None:
+    headrace(server, "queues", "declare", "tmp.1")
+    said = headrace(server, "policies", "set", "short", "^tmp", "max-length=7", "ha-mode=all", "--priority", "2")
+    assert "without effect here" in said
+    headrace(server, "policies", "set", "roof", ".*", "max-length=5", "--operator")
+    (policy,) = json.loads(headrace(server, "policies", "list", "--json"))
+    assert policy == {
+        "vhost": "/",
+        "name": "short",
+        "pattern": "^tmp",
+        "apply_to": "all",
+        "priority": 2,
+        "definition": {"max-length": 7, "ha-mode": "all"},
+        "without_effect": ["ha-mode"],
+    }
+    queue = json.loads(headrace(server, "queues", "show", "tmp.1", "--json"))
+    assert (queue["policy"], queue["operator_policy"]) == ("short", "roof")
+    assert queue["policy_settings"] == {"max-length": 5, "ha-mode": "all"}
+    assert "not recognised policy settings" in headrace(server, "policies", "set", "x", "x", "max-lenght=1", code=1)
+    assert "KEY=VALUE" in headrace(server, "policies", "set", "x", "x", "max-length", code=2)
+
+    headrace(server, "policies", "remove", "short")
+    headrace(server, "policies", "remove", "roof", "--operator")
+    assert "no policy 'short'" in headrace(server, "policies", "remove", "short", code=3)
+    assert json.loads(headrace(server, "queues", "show", "tmp.1", "--json"))["policy_settings"] == {}
+
+
+def test_a_virtual_host_has_its_limits(server: Server) -> None:
+    headrace(server, "vhosts", "add", "small", "--limit", "max-queues=3", "--limit", "max-connections=5")
+    hosts = {host["name"]: host["limits"] for host in json.loads(headrace(server, "vhosts", "list", "--json"))}
+    assert hosts["small"] == {"max-queues": 3, "max-connections": 5}
+    headrace(server, "vhosts", "add", "small", "--limit", "max-queues=-1")
+    hosts = {host["name"]: host["limits"] for host in json.loads(headrace(server, "vhosts", "list", "--json"))}
+    assert hosts["small"] == {"max-connections": 5}
+    assert "no key 'max-odd'" in headrace(server, "vhosts", "add", "small", "--limit", "max-odd=1", code=1)
+    headrace(server, "vhosts", "remove", "small", "--yes")
+
+
 def test_a_virtual_host_is_added_used_and_removed(server: Server) -> None:
     headrace(server, "vhosts", "add", "a/b c")
     headrace(server, "permissions", "set", "guest", "--vhost", "a/b c")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pika
 import pytest
 
 from headrace.storage.local.engine import LocalEngine
@@ -97,6 +98,34 @@ def test_a_reload_by_signal_changes_what_can_change_and_says_what_cannot(server:
     server.connect().channel().queue_declare("jobs", passive=True)
 
 
+def test_policies_of_the_file_count_and_a_reload_replaces_them(server: Server, file: Path) -> None:
+    text = "policies:\n  - {name: short, pattern: '^jobs', apply_to: queues, definition: {max-length: LENGTH}}\n"
+    roof = "  - {name: roof, vhost: eu, pattern: '', operator: true, definition: {max-length: 1}}\n"
+    file.write_text(text.replace("LENGTH", "3"))
+    server.start()
+    channel = server.connect().channel()
+    channel.queue_declare("jobs", durable=True)
+    for number in range(9):
+        channel.basic_publish("", "jobs", b"%d" % number, pika.BasicProperties(delivery_mode=2))
+    assert channel.queue_declare("jobs", passive=True).method.message_count == 3
+    file.write_text(text.replace("LENGTH", "2") + roof)
+
+    status, answer = _post(server, "/api/v1/reload")
+
+    assert (status, answer["policies"]) == (200, ["short", "roof"])
+    assert channel.queue_declare("jobs", passive=True).method.message_count == 2
+    assert _post(server, "/api/v1/reload")[1]["policies"] == []
+    assert server.stop() == 0
+    file.write_text("")
+    server.start()
+    channel = server.connect().channel()
+    assert drain(channel, "jobs", 2) == [b"7", b"8"]
+    for payload in (b"a", b"b", b"c"):
+        channel.basic_publish("", "jobs", payload, pika.BasicProperties(delivery_mode=2))
+    left = channel.queue_declare("jobs", passive=True).method.message_count
+    assert left == 2, "a policy that left the file stays"
+
+
 def test_a_reload_over_http_answers_what_it_did(server: Server, file: Path) -> None:
     file.write_text("")
     server.start()
@@ -119,6 +148,16 @@ def test_a_reload_over_http_answers_what_it_did(server: Server, file: Path) -> N
     [
         ("listeners: {ampq: 1}\n", "headrace.yaml:1: listeners: there is no key 'ampq'"),
         (_queues("{name: orders, type: stream}"), "headrace queues delete orders"),
+        (
+            "policies:\n  - {name: p, pattern: x, definition: {max-length: 1}}\n"
+            "  - {name: odd, pattern: '(', definition: {max-length: 1}}\n",
+            "headrace.yaml:3: policy 'odd': not a regular expression",
+        ),
+        (
+            "policies:\n  - {name: odd, pattern: x, definition: {max-lenght: 1}}\n",
+            "headrace.yaml:2: policy 'odd': 'max-lenght' are not recognised policy settings",
+        ),
+        ("policies:\n  - {name: odd, pattern: x}\n", "headrace.yaml:2: policies[0]: the key 'definition' is missing"),
     ],
 )
 def test_a_reload_that_cannot_be_changes_nothing_and_serving_goes_on(

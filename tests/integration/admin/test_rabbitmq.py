@@ -273,8 +273,9 @@ def test_rabbitmqadmin_manages_policies_and_limits(server: Server, name: str, ht
 # -- by hand
 
 
-def test_a_policy_counts_at_once_for_clients_and_after_a_kill(tmp_path: Path) -> None:
-    server = Server(tmp_path)
+@pytest.mark.parametrize("has_store", [False, True], ids=["directory", "store"])
+def test_a_policy_counts_at_once_for_clients_and_after_a_kill(tmp_path: Path, has_store: bool) -> None:
+    server = Server(tmp_path, store=f"file://{tmp_path}/store" if has_store else "")
     server.start()
     try:
         channel = server.connect().channel()
