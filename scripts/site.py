@@ -60,6 +60,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Have the links of a page lead to where files are in the site, and its blocks be no more than blocks."""
     place = page.file.src_uri
     markdown = _FOR_TESTS.sub(r"\1", markdown)
+    if place == "design/index.md":
+        pages = sorted(each for each in (DOCS / "design").glob("*.md") if each.name != "index.md")
+        titles = [(each.name, each.read_text().partition("\n")[0].removeprefix("# ")) for each in pages]
+        markdown += "\n" + "".join(f"- [{title}]({name})\n" for name, title in titles)
     if place in OUTSIDE.values() or place.startswith(("files/", "reference/")):
         return markdown
     return _moved(markdown, posixpath.join("docs", posixpath.dirname(place)), place)
@@ -79,27 +83,34 @@ def _in_site(path: str) -> str:
     """Where the site has a file of the checkout."""
     if path in OUTSIDE:
         return OUTSIDE[path]
-    if (ROOT / path).is_dir():
-        path = posixpath.join(path, "index.md")
-    return path.removeprefix("docs/") if path.startswith("docs/") else _source_page(path)
+    if not path.startswith("docs/"):
+        return _source_page(path)
+    place = path.removeprefix("docs/")
+    return f"{place}/index.md" if (ROOT / path).is_dir() else place
 
 
 def _source_page(path: str) -> str:
-    return f"files/{path}.md"
+    return f"files/{path}/index.md" if (ROOT / path).is_dir() else f"files/{path}.md"
 
 
 def _linked_files() -> set[str]:
-    """The files outside docs/ that a page links to."""
+    """The files and folders outside docs/ that a page links to, and the files of these folders."""
     pages = [*DOCS.rglob("*.md"), *(ROOT / name for name in OUTSIDE)]
     targets = {
         posixpath.normpath(posixpath.join(str(page.relative_to(ROOT).parent), target))
         for page in pages
         for target in _LINK.findall(page.read_text())
     }
-    return {path for path in targets if (ROOT / path).is_file() and not path.startswith("docs/")} - OUTSIDE.keys()
+    outside = {path for path in targets if (ROOT / path).exists() and not path.startswith("docs")} - OUTSIDE.keys()
+    inside = [file for path in outside if (ROOT / path).is_dir() for file in (ROOT / path).iterdir() if file.is_file()]
+    return outside | {file.relative_to(ROOT).as_posix() for file in inside}
 
 
 def _shown(path: str) -> str:
+    """A page that shows a file, or lists the files of a folder."""
+    if (ROOT / path).is_dir():
+        names = sorted(file.name for file in (ROOT / path).iterdir() if file.is_file())
+        return "".join([f"# {path}\n\n", *(f"- [{name}]({name}.md)\n" for name in names)])
     text = (ROOT / path).read_text()
     file = Path(path)
     language = _LANGUAGES.get(file.suffix) or _LANGUAGES.get(file.name, "text")

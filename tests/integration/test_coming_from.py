@@ -1,8 +1,7 @@
 """What docs/coming-from/ tells people to do when they move over, done between two brokers."""
 
 import re
-import subprocess
-import sys
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,15 +12,19 @@ import yaml
 
 from headrace.config.configuration import load
 from headrace.core.queue.configured import FILE_QUEUE, wanted_queues
+from tests.commands import headrace
 from tests.servers import Server, drain, serving
 
 _PAGES = Path(__file__).parents[2] / "docs" / "coming-from"
-_DEADLINE_SECONDS = 60.0
+
+
+def _blocks(page: str, kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}[^\n]*\n(.*?)^```", (_PAGES / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
 def _block(page: str, kind: str) -> str:
-    (found,) = re.findall(rf"^```{kind}[^\n]*\n(.*?)^```", (_PAGES / page).read_text(), re.DOTALL | re.MULTILINE)
-    return str(found)
+    (found,) = _blocks(page, kind)
+    return found
 
 
 @pytest.fixture
@@ -44,21 +47,23 @@ def test_definitions_and_messages_are_carried_over(brokers: tuple[Server, Server
         channel.basic_publish("shop", "order.new", f"order {number}".encode(), each)
     api = f"{old.http_url}/api/users/ann"
     assert httpx.put(api, auth=("guest", "guest"), json={"password": "secret", "tags": "management"}).is_success
-    (tmp_path / "carry.py").write_text(_block("rabbitmq.md", "python"))
-    copying = _block("rabbitmq.md", "sh").replace("http://rabbit:15672", old.http_url)
-    copying = copying.replace("http://localhost:15672", new.http_url).replace("curl ", "curl --fail-with-body ")
-
-    subprocess.run(["bash", "-euc", copying], cwd=tmp_path, check=True, timeout=_DEADLINE_SECONDS)
-    carried = subprocess.run(
-        [sys.executable, "carry.py", old.url, new.url, "orders"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_SECONDS,
-        check=True,
+    moving, carrying = (
+        block.replace("rabbit:5672", f"127.0.0.1:{old.port}").replace("rabbit:15672", f"127.0.0.1:{old.http_port}")
+        for block in _blocks("rabbitmq.md", "sh")
     )
+    here = [
+        "--to",
+        f"amqp://guest:guest@127.0.0.1:{new.port}",
+        "--url",
+        f"http://guest:guest@127.0.0.1:{new.http_port}",
+    ]
 
-    assert carried.stdout == "5 messages of orders carried over\n"
+    moved = headrace(*shlex.split(moving)[1:], *here, cwd=tmp_path)
+    assert moved.returncode == 0, moved.stdout + moved.stderr
+    channel.basic_publish("shop", "order.new", b"order 5")  # by a publisher that is still there
+    carried = headrace(*shlex.split(carrying.replace("localhost:5672", f"127.0.0.1:{new.port}"))[1:], cwd=tmp_path)
+    assert carried.returncode == 0, carried.stdout + carried.stderr
+
     assert httpx.get(f"{new.http_url}/api/whoami", auth=("ann", "secret")).is_success
     there = new.connect().channel()
     there.queue_declare("orders", durable=True, arguments={"x-max-length": 1000})
@@ -66,7 +71,7 @@ def test_definitions_and_messages_are_carried_over(brokers: tuple[Server, Server
     assert found.message_id == "m0"
     assert found.headers["n"] == 0
     there.basic_nack(method.delivery_tag)
-    assert drain(there, "orders", 5) == [f"order {number}".encode() for number in range(5)]
+    assert drain(there, "orders", 6) == [f"order {number}".encode() for number in range(6)]
     there.basic_publish("shop", "order.new", b"routed")
     assert drain(there, "orders", 1) == [b"routed"]
     assert channel.queue_declare("orders", passive=True).method.message_count == 0
