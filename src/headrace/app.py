@@ -159,6 +159,7 @@ class _Program:
         """Serves clients while another node owns the store; None for a broker on its own."""
         self._membership: Membership | None = None
         """This node's membership of a cluster; None for a broker on its own."""
+        self._reloads: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._double: HeadraceError | None = None
@@ -345,12 +346,19 @@ class _Program:
         return dict.fromkeys(WEB_SOCKET_PATHS, self._listeners.web_sockets.accept)
 
     def _reload(self) -> None:
-        """Handle SIGHUP: apply the settings of the configuration that may change while the broker serves."""
+        """Handle SIGHUP."""
+        task = self._loop.create_task(self._reload_all())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload_all(self) -> None:
+        """Apply the settings of the configuration that may change while the broker serves."""
         try:
             if self._service is not None:
-                self._service.reload()
+                await self._service.reload()
             else:
-                self._configuration = reload_waiting(self._configuration, self._launch.read(), self._tls)
+                newer = await asyncio.to_thread(self._launch.read)
+                self._configuration = reload_waiting(self._configuration, newer, self._tls)
         except HeadraceError as error:
             _log.error("the configuration stays as it was: %s", error)
 

@@ -1,12 +1,15 @@
 """The configuration in use: applied at the start, and again on a reload. No files: see config/.
 
-A reload checks everything before it changes anything, so a refused reload changes nothing.
+A reload checks everything before it changes anything, so a refused reload changes nothing. A file may have thousands
+of queues: a thread reads it, and the event loop serves others between the queues.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, final
+from itertools import chain
+from typing import TYPE_CHECKING, Final, final
 
 from headrace import logs
 from headrace.config.configuration import Configuration, is_live
@@ -17,8 +20,12 @@ from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
 from headrace.core.policies import Policy, wanted_policies
 from headrace.core.queue.configured import Plan, Wanted, wanted_queues
+from headrace.errors import HeadraceError
 from headrace.net.tls import Tls, TlsFiles
 from headrace.tokens import read_tokens
+
+if TYPE_CHECKING:
+    from headrace.core.access.logins import Tokens
 
 _log: Final = logging.getLogger("headrace.config")
 
@@ -66,6 +73,8 @@ class Reloading:
         self._hosts = hosts
         self._access = access
         self._tls = tls
+        self._is_busy = asyncio.Lock()
+        """Held during a reload: a second one waits for it."""
 
     @property
     def settings(self) -> Settings:
@@ -79,64 +88,83 @@ class Reloading:
     def start(self) -> None:
         """Declare the configured queues before clients are served. Raises Refused with file and line."""
         self._put_policies(_policies(self._configuration))
-        self._carry_out(self._plans(self._configuration, is_start=True), is_start=True)
-        _log_warnings(self._configuration)
-        self._tell_of_others(self._configuration)
+        wanted = self._wanted(self._configuration)
+        by_host = self._by_host(wanted)
+        hosts = sorted(by_host, key=lambda host: self._hosts.find(host) is None)  # new ones last: others may be refused
+        plans: list[Plan] = []
+        for host in hosts:
+            plans.append(self._plan(self._configuration, self._hosts.ensure(host), by_host[host], is_start=True))
+            _take_all(self._located(self._configuration, plans[-1]))
+        for plan in plans:
+            _take_all(chain(plan.carry_out(), _tell(plan)))
+        _log_warnings(self._configuration, wanted)
+        self._tell_of_others(wanted)
 
-    def reload(self) -> Reloaded:
+    async def reload(self) -> Reloaded:
         """Apply the configuration as it is now, or raise Refused or Unavailable and change nothing."""
-        newer = self._again()
-        policies = _policies(newer)
-        plans = self._plans(newer, is_start=False)
-        changes = self._configuration.changes(newer)
-        files = tls_files(newer.settings.tls)
-        has_same_listeners = (self._tls is None) == (files is None)
-        live = [key for key in changes if is_live(key) and (key[0] != "tls" or has_same_listeners)]
-        tokens = read_tokens(newer.settings.jwt)
-        if self._tls is not None and files is not None:
-            self._tls.reload(files)
-        self._access.use_tokens(tokens)
-        put = self._put_policies(policies)
-        done = self._carry_out(plans, is_start=False)
-        _log_warnings(newer)
-        self._tell_of_others(newer)
-        self._take(newer, live)
-        result = Reloaded(
-            [".".join(key) for key in live],
-            [definition.name for plan in done for definition in plan.created],
-            [definition.name for plan in done for definition, _ in plan.altered],
-            put,
-            [".".join(key) for key in changes if key not in live],
-        )
-        _log_result(result, self._tls is not None)
-        return result
+        async with self._is_busy:
+            newer, wanted, policies, tokens = await asyncio.to_thread(self._read)
+            by_host = self._by_host(wanted)
+            found = {host: broker for host in by_host if (broker := self._hosts.find(host)) is not None}
+            plans = [self._plan(newer, broker, by_host[host], is_start=False) for host, broker in found.items()]
+            for plan in plans:
+                await _in_turns(self._located(newer, plan))
+            changes = self._configuration.changes(newer)
+            files = tls_files(newer.settings.tls)
+            has_same_listeners = (self._tls is None) == (files is None)
+            live = [key for key in changes if is_live(key) and (key[0] != "tls" or has_same_listeners)]
+            if self._tls is not None and files is not None:
+                self._tls.reload(files)
+            self._access.use_tokens(tokens)
+            put = self._put_policies(policies)
+            for host in [host for host in by_host if host not in found]:  # a new one has nothing to lose
+                plans.append(self._plan(newer, self._hosts.ensure(host), by_host[host], is_start=False))
+                await _in_turns(self._located(newer, plans[-1]))
+            for plan in plans:
+                await _in_batches(plan.broker, plan.carry_out())
+                await _in_turns(_tell(plan))
+            _log_warnings(newer, wanted)
+            self._tell_of_others(wanted)
+            self._take(newer, live)
+            result = Reloaded(
+                [".".join(key) for key in live],
+                [definition.name for plan in plans for definition in plan.created],
+                [definition.name for plan in plans for definition, _ in plan.altered],
+                put,
+                [".".join(key) for key in changes if key not in live],
+            )
+            _log_result(result, self._tls is not None)
+            return result
 
-    def _plans(self, configuration: Configuration, is_start: bool) -> "list[Plan | list[Wanted]]":
-        """Plan the changes of each virtual host; a host that does not exist yet is listed with all its queues."""
-        may_drop = configuration.settings.queue_manager.shrink == DROP
-        by_host: dict[str, list[Wanted]] = {}
+    def _read(self) -> "tuple[Configuration, list[Wanted], list[tuple[str, Policy]], Tokens | None]":
+        """Read the configuration as it is now, in any thread. Raises Refused, Unavailable."""
+        newer = self._again()
+        return newer, self._wanted(newer), _policies(newer), read_tokens(newer.settings.jwt)
+
+    def _wanted(self, configuration: Configuration) -> list[Wanted]:
+        """Read the queues. Raises Refused with file and line."""
         try:
-            for each in wanted_queues(configuration.queues):
-                if each.group == self._group:
-                    by_host.setdefault(each.host, []).append(each)
-            found = {host: self._hosts.find(host) for host in by_host}
-            return [
-                wanted if (broker := found[host]) is None else Plan(broker, wanted, may_drop, is_start)
-                for host, wanted in by_host.items()
-            ]
+            return wanted_queues(configuration.queues)
         except Fault as fault:
             raise configuration.located(fault) from fault
 
-    def _carry_out(self, plans: "list[Plan | list[Wanted]]", is_start: bool) -> list[Plan]:
-        """Carry the plans out. A new virtual host has nothing to lose, so its plan cannot be refused."""
-        done: list[Plan] = []
-        for plan in plans:
-            if not isinstance(plan, Plan):
-                plan = Plan(self._hosts.ensure(plan[0].host), plan, False, is_start)
-            plan.carry_out()
-            _tell(plan)
-            done.append(plan)
-        return done
+    def _by_host(self, wanted: list[Wanted]) -> dict[str, list[Wanted]]:
+        """Return the queues of this broker's replication group by virtual host."""
+        found: dict[str, list[Wanted]] = {}
+        for each in wanted:
+            if each.group == self._group:
+                found.setdefault(each.host, []).append(each)
+        return found
+
+    def _plan(self, configuration: Configuration, broker: Broker, wanted: list[Wanted], is_start: bool) -> Plan:
+        return Plan(broker, wanted, configuration.settings.queue_manager.shrink == DROP, is_start)
+
+    def _located(self, configuration: Configuration, plan: Plan) -> Iterator[None]:
+        """Find the changes of a plan. Raises Refused with file and line."""
+        try:
+            yield from plan.look()
+        except Fault as fault:
+            raise configuration.located(fault) from fault
 
     def _put_policies(self, policies: list[tuple[str, Policy]]) -> list[str]:
         """Create or replace the policies that differ; returns their names."""
@@ -149,9 +177,8 @@ class Reloading:
                 _log.info("the policy is there, as configured", extra={"policy": policy.name, "vhost": host})
         return changed
 
-    def _tell_of_others(self, configuration: Configuration) -> None:
+    def _tell_of_others(self, wanted: list[Wanted]) -> None:
         """Log the queues of other replication groups, and warn of those that exist here. Move nothing."""
-        wanted = wanted_queues(configuration.queues)
         here = {(each.host, each.definition.name) for each in wanted if each.group == self._group}
         elsewhere: dict[str, list[str]] = {}
         for each in wanted:
@@ -206,18 +233,61 @@ def reload_waiting(configuration: Configuration, newer: Configuration, tls: Tls 
     return merged
 
 
-def _tell(plan: Plan) -> None:
+_AT_ONCE: Final = 50
+"""Queues that are looked at in one turn of the event loop: one takes up to 0.1 ms."""
+
+
+def _take_all(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
+
+
+async def _in_turns(steps: Iterator[None]) -> None:
+    """Take some steps in each turn of the event loop."""
+    for number, _ in enumerate(steps, 1):
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
+async def _in_batches(broker: Broker, steps: Iterator[None]) -> None:
+    """Take steps that are stored, some in each batch."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def each() -> Iterator[None]:
+        error: HeadraceError | None = None
+        try:
+            yield from steps
+        except HeadraceError as caught:
+            error = caught
+        if ended.done():  # the broker stops
+            return
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    broker.in_steps(each())
+    await ended
+
+
+def _tell(plan: Plan) -> Iterator[None]:
+    """Log what became of each queue, one in each step."""
     for definition in plan.created:
         _log.info("the queue is there, as configured", extra={"queue": definition.name})
+        yield
     for definition, changes in plan.altered:
         _log.info("the queue was changed: %s", ", ".join(changes), extra={"queue": definition.name})
+        yield
+    for fault in plan.refused:
+        _log.error("a queue changed while the configuration was read, and stays as it is: %s", fault)
+        yield
 
 
-def _log_warnings(configuration: Configuration) -> None:
+def _log_warnings(configuration: Configuration, wanted: list[Wanted]) -> None:
     """Log settings that are valid but probably not meant."""
     for text in configuration.warnings:
         _log.warning("%s", text)
-    for each in wanted_queues(configuration.queues):
+    for each in wanted:
         for text in each.definition.warnings:
             _log.warning("%s", text, extra={"queue": each.definition.name})
 

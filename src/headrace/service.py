@@ -1,5 +1,6 @@
 """The broker while it serves: hosts, users, protocols and pages over one engine. No sockets and signals: see app.py."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -145,8 +146,12 @@ class Service:
             __version__,
             around.staging,
         )
-        site.reload = lambda: asdict(self.reload())
+        site.reload = self._reload
         return site
+
+    async def _reload(self) -> dict[str, object]:
+        """Reload to the end, even if the caller goes away."""
+        return asdict(await asyncio.shield(asyncio.ensure_future(self.reload())))
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -164,10 +169,10 @@ class Service:
         assert self._reloading is not None
         return self._reloading.settings
 
-    def reload(self) -> Reloaded:
+    async def reload(self) -> Reloaded:
         """Apply the configuration as it is now, or raise Refused or Unavailable and change nothing."""
         assert self._reloading is not None
-        return self._reloading.reload()
+        return await self._reloading.reload()
 
     def tick(self) -> None:
         """Run the periodic work of all parts."""

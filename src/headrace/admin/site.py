@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, final
 
 from headrace.admin.pipelines import Pipelines
@@ -53,7 +53,7 @@ Wires = Callable[[], list[Wire]]
 """Returns all open connections."""
 TakeOver = Callable[[], asyncio.Protocol]
 """Makes the protocol that takes over a connection."""
-Reload = Callable[[], Mapping[str, object]]
+Reload = Callable[[], Awaitable[Mapping[str, object]]]
 """Applies the configuration anew and returns the changes. Raises Refused, Unavailable."""
 Ports = Callable[[], Mapping[str, int]]
 """Returns the ports of all listeners by name."""

@@ -1,5 +1,7 @@
 """Queues of the configuration: made, changed, and refused where messages would be lost."""
 
+from itertools import chain
+
 import pytest
 
 from headrace.config.table import Fault
@@ -13,7 +15,8 @@ from tests.unit.core.conftest import World
 
 def _reconcile(house: House, *entries: dict[str, object], may_drop: bool = False, is_start: bool = True) -> Plan:
     plan = Plan(house.broker, wanted_queues(entries), may_drop, is_start)
-    plan.carry_out()
+    for _ in chain(plan.look(), plan.carry_out()):
+        pass
     house.run()
     return plan
 

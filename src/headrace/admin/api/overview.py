@@ -92,7 +92,7 @@ async def reload(call: Call) -> Response:
     """Apply the configuration anew; answer once queues are durable, with the settings that need a restart."""
     if call.site.reload is None:
         raise Unavailable("this broker has no configuration to read again")
-    done = call.site.reload()
+    done = await call.site.reload()
     for name in call.site.hosts.names():
         broker = call.site.hosts.find(name)
         if broker is not None:

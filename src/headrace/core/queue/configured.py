@@ -7,8 +7,9 @@ Defaults are FluxMQ's: a lease of 30 s, 10 retries with backoff, dead letters to
 All entries are checked before any of them changes a queue.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, final
 
 from headrace.config.kinds import Choice, Duration, Factor, Flag, Name, Number, Size, Text, Texts, shown
@@ -273,37 +274,73 @@ class Plan:
     """Changes to the queues of one virtual host that make them as configured."""
 
     def __init__(self, broker: Broker, wanted: Sequence[Wanted], may_drop: bool, is_start: bool) -> None:
-        """Raises Fault for the first queue that cannot change without losing messages.
-
-        At a start no client uses the queues yet, so more can change.
-        """
-        self._broker = broker
+        self.broker = broker
+        self._entries = wanted
+        self._may_drop = may_drop
         self._is_start = is_start
         self.created: list[QueueDefinition] = []
         self.altered: list[tuple[QueueDefinition, list[str]]] = []
         """Definitions, each with the names of its changed members."""
+        self.refused: list[Fault] = []
+        """Faults of queues that a client changed between both parts of the plan: they stay as they are."""
+        self._missing: list[Wanted] = []
+        self._differing: list[Wanted] = []
         self._wanted = {each.definition.name: each.definition for each in wanted}
-        for each in wanted:
-            definition = each.definition
-            queue = broker.topology.queues.get(definition.name)
-            if queue is None:
-                self._check_source(each.at, definition)
-                self.created.append(definition)
-                continue
-            definition = replace(definition, arguments=queue.declared.arguments)  # so clients' declarations still match
-            changes = _changes(queue.declared, definition)
-            if changes and queue.refusal is None:
-                self._check(each.at, queue.declared, definition, changes, may_drop)
-                if "source" in changes:
-                    self._check_source(each.at, definition)
-                self.altered.append((definition, changes))
 
-    def carry_out(self) -> None:
-        """Create and alter the queues; the current batch stores it."""
-        for at in sources_first([(definition.name, definition.source) for definition in self.created]):
-            self._broker.declare(self.created[at])
-        for definition, _ in self.altered:
-            self._broker.administration.alter(definition, self._is_start)
+    def look(self) -> Iterator[None]:
+        """Find the changes, one queue in each step.
+
+        Raises Fault for the first queue that cannot change without losing messages. At a start no client uses the
+        queues yet, so more can change.
+        """
+        for each in self._entries:
+            definition, changes = self._compared(each)
+            if changes is None:
+                self.created.append(definition)
+                self._missing.append(each)
+            elif changes:
+                self.altered.append((definition, changes))
+                self._differing.append(each)
+            yield
+
+    def carry_out(self) -> Iterator[None]:
+        """Create and alter the queues, one in each step; the current batch stores it."""
+        missing = self._missing
+        for at in sources_first([(each.definition.name, each.definition.source) for each in missing]):
+            self._apply(missing[at])
+            yield
+        for each in self._differing:
+            self._apply(each)
+            yield
+
+    def _apply(self, each: Wanted) -> None:
+        """Create or alter a queue as it is now: clients may have changed it between two steps."""
+        try:
+            definition, changes = self._compared(each)
+        except Fault as fault:
+            self.refused.append(fault)
+            return
+        if changes is None:
+            self.broker.declare(definition)
+        elif changes:
+            self.broker.administration.alter(definition, self._is_start)
+
+    def _compared(self, each: Wanted) -> tuple[QueueDefinition, list[str] | None]:
+        """Return the definition that a queue gets and its changed members, None without a queue. Raises Fault."""
+        definition = each.definition
+        queue = self.broker.topology.queues.get(definition.name)
+        if queue is None:
+            self._check_source(each.at, definition)
+            return definition, None
+        present = queue.declared
+        definition = replace(definition, arguments=present.arguments)  # so clients' declarations still match
+        changes = _changes(present, definition)
+        if not changes or queue.refusal is not None:
+            return definition, []
+        self._check(each.at, present, definition, changes)
+        if "source" in changes:
+            self._check_source(each.at, definition)
+        return definition, changes
 
     def _check_source(self, at: int, definition: QueueDefinition) -> None:
         try:
@@ -312,12 +349,10 @@ class Plan:
             raise Fault(("queues", at, "source"), f"queue {definition.name!r}", str(error)) from error
 
     def _find(self, name: str) -> QueueDefinition | None:
-        queue = self._broker.topology.queues.get(name)
+        queue = self.broker.topology.queues.get(name)
         return self._wanted.get(name) or (queue.declared if queue is not None else None)
 
-    def _check(
-        self, at: int, present: QueueDefinition, wanted: QueueDefinition, changes: list[str], may_drop: bool
-    ) -> None:
+    def _check(self, at: int, present: QueueDefinition, wanted: QueueDefinition, changes: list[str]) -> None:
         name = present.name
         if present.kind != wanted.kind or present.is_stored != wanted.is_stored:
             raise Fault(
@@ -329,10 +364,10 @@ class Plan:
         for member, key in _AT_START_ONLY.items():
             if member in changes and not self._is_start:
                 raise Fault(("queues", at, key), f"queue {name!r}", f"{key!r} changes with a restart only")
-        if may_drop:
+        if self._may_drop:
             return
         try:
-            loss = self._broker.administration.loss(wanted)
+            loss = self.broker.administration.loss(wanted)
         except Corrupt:
             return  # a damaged queue refuses everything, so it loses nothing
         if loss:
@@ -346,8 +381,10 @@ class Plan:
 
 def update(broker: Broker, host: str, definition: QueueDefinition) -> None:
     """Create or change one queue. Raises PreconditionFailed if it would lose messages."""
+    plan = Plan(broker, [Wanted(0, host, definition)], may_drop=False, is_start=False)
     try:
-        Plan(broker, [Wanted(0, host, definition)], may_drop=False, is_start=False).carry_out()
+        for _ in chain(plan.look(), plan.carry_out()):
+            pass
     except Fault as fault:
         raise PreconditionFailed(str(fault)) from fault
 
