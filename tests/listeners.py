@@ -65,7 +65,7 @@ class Listener(Subscriber):
         subscription = Subscription(self.session, pattern, assurance, **options)  # type: ignore[arg-type]
         is_wanted = self._house.broker.sessions.subscribe(subscription)
         self._house.run()
-        return self._house.broker.pubsub.retained.match(pattern) if is_wanted else []
+        return list(self._house.broker.pubsub.retained.match(pattern)) if is_wanted else []
 
     def unsubscribe(self, pattern: str) -> bool:
         assert self.session is not None

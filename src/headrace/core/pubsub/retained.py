@@ -127,21 +127,37 @@ class Retained:
             return None
         return envelope
 
-    def match(self, pattern: str) -> list[str]:
-        """Topics with a message that the pattern matches."""
+    def match(self, pattern: str) -> Iterator[str]:
+        """Topics with a message that the pattern matches. Messages may come and go between two of them."""
         if "+" not in pattern and "#" not in pattern:
-            return [pattern] if pattern in self._sizes else []
-        found: list[str] = []
+            if pattern in self._sizes:
+                yield pattern
+            return
         levels = pattern.split("/")
-        nodes: list[tuple[str, _Level]] = [("", self._root)]
-        for number, level in enumerate(levels):
-            if level == "#":
-                for path, node in nodes:
-                    found.extend(_topics_from(path, node, with_dollar=number > 0))
-                return found
-            nodes = [step for path, node in nodes for step in _steps(path, node, level, number == 0)]
-        found.extend([path[1:] for path, node in nodes if node.is_topic])
-        return found
+        if levels[0] == "#":
+            yield from _topics_below("", self._root, is_first=True)
+            return
+        waiting = [("", self._root, _names(self._root, levels[0], True))]
+        while waiting:
+            path, node, names = waiting[-1]
+            name = next(names, None)
+            if name is None:
+                waiting.pop()
+                continue
+            below = node.below.get(name)
+            if below is None:
+                continue
+            path = f"{path}/{name}"
+            number = len(waiting)
+            if number == len(levels):
+                if below.is_topic:
+                    yield path[1:]
+            elif levels[number] == "#":
+                if below.is_topic:
+                    yield path[1:]
+                yield from _topics_below(path, below)
+            else:
+                waiting.append((path, below, _names(below, levels[number], False)))
 
     def _find(self, topic: str) -> Envelope | None:
         if topic not in self._sizes:
@@ -218,26 +234,29 @@ class _Stored:
             del self._staged[self._topic]
 
 
-def _steps(path: str, node: _Level, level: str, is_first: bool) -> Iterator[tuple[str, _Level]]:
-    """The nodes below this one that one level of a pattern matches."""
+def _names(node: _Level, level: str, is_first: bool) -> Iterator[str]:
+    """The next levels below this one that one level of a pattern matches, as they are now."""
     if level != "+":
-        below = node.below.get(level)
-        if below is not None:
-            yield f"{path}/{level}", below
-        return
-    for name, below in node.below.items():
-        if not (is_first and name.startswith("$")):  # MQTT 5 [4.7.2]
-            yield f"{path}/{name}", below
+        return iter([level])
+    if is_first:
+        return iter([name for name in node.below if not name.startswith("$")])  # MQTT 5 [4.7.2]
+    return iter(list(node.below))
 
 
-def _topics_from(path: str, node: _Level, with_dollar: bool) -> Iterator[str]:
-    """All topics below this node, itself included. A loop, because topics may have thousands of levels."""
-    waiting = [(path, node)]
+def _topics_below(path: str, node: _Level, is_first: bool = False) -> Iterator[str]:
+    """All topics below this node. A loop, because topics may have thousands of levels."""
+    waiting = [(path, node, _names(node, "+", is_first))]
     while waiting:
-        path, node = waiting.pop()
-        if node.is_topic:
+        path, node, names = waiting[-1]
+        name = next(names, None)
+        if name is None:
+            waiting.pop()
+            continue
+        below = node.below.get(name)
+        if below is None:
+            continue
+        path = f"{path}/{name}"
+        if below.is_topic:
             yield path[1:]
-        for name, below in node.below.items():
-            if with_dollar or not name.startswith("$"):
-                waiting.append((f"{path}/{name}", below))
-        with_dollar = True
+        if below.below:
+            waiting.append((path, below, _names(below, "+", False)))

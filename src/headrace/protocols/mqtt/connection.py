@@ -1,17 +1,19 @@
 """One client's connection, from CONNECT to the end. Publishing and subscriptions have files of their own."""
 
 import secrets
+from collections.abc import Iterator
 from typing import Final, final
 
 from headrace.config.settings import MqttSettings
 from headrace.core.access.logins import Account, Admit, Login
 from headrace.core.access.users import GUEST
 from headrace.core.client import Client
+from headrace.core.pipeline import AT_ONCE
 from headrace.core.pubsub.session import FOREVER, Envelope, Will
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, HeadraceError, ProtocolError, Refused
 from headrace.model import MQTT5, Message, Source
-from headrace.net.connection import BY_BROKER, Wire
+from headrace.net.connection import BY_BROKER, BY_ORDER, Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.inlet import Inlet
@@ -221,6 +223,7 @@ class Connection(Handler):
         "_handshake",
         "_held",
         "_inlet",
+        "_is_busy",
         "_is_ending",
         "_publisher",
         "_receiver",
@@ -237,7 +240,9 @@ class Connection(Handler):
         self._publisher: Publisher | None = None
         """None until CONNACK is sent."""
         self._held: list[Packet] = []
-        """Packets that came while the login was being checked."""
+        """Packets that came while the login was being checked, or behind a packet that is handled in steps."""
+        self._is_busy = False
+        """True while a packet is handled in steps."""
         self._is_ending = False
         self._buffered_bytes = 0
         """Bytes that wait in front of this handler: see `buffered`."""
@@ -304,8 +309,11 @@ class Connection(Handler):
 
     def _take_all(self, packets: list[Packet]) -> None:
         now_us = self._server.clock.now_us()
-        for packet in packets:
+        for at, packet in enumerate(packets):
             if self._is_ending:
+                return
+            if self._is_busy:
+                self._held += packets[at:]
                 return
             publisher, receiver = self._publisher, self._receiver
             if publisher is None or receiver is None:
@@ -382,23 +390,47 @@ class Connection(Handler):
             receiver.outbox.resume()
             resume(receiver)
         receiver.hold(False)
-        held, self._held = self._held, []
-        try:
-            self._take_all(held)
-        except ProtocolError as error:
-            self.end(error)
+        self._take_held()
 
     def _take(self, packet: Packet, receiver: Receiver) -> None:
         if isinstance(packet, PingRequest):
             receiver.wire.send(PING_RESPONSE)
         elif isinstance(packet, Subscribe):
-            subscribe(receiver, packet)
+            self._take_steps(receiver, subscribe(receiver, packet), len(packet.subscriptions))
         elif isinstance(packet, Unsubscribe):
-            unsubscribe(receiver, packet)
+            self._take_steps(receiver, unsubscribe(receiver, packet), len(packet.patterns))
         elif isinstance(packet, Disconnect):
             self._disconnect(packet, receiver)
         elif isinstance(packet, Auth):
             raise ProtocolError(PROTOCOL_ERROR, "AUTH: the connection was made without an authentication method")
+
+    def _take_steps(self, receiver: Receiver, steps: Iterator[None], count: int) -> None:
+        """Handle a packet step by step; packets behind it wait for a long one."""
+        if count <= AT_ONCE:
+            for _ in steps:
+                pass
+            return
+        self._is_busy = True
+        receiver.wire.pause_reading(BY_ORDER)
+        receiver.host.broker.in_steps(self._to_the_end(receiver, steps))
+
+    def _to_the_end(self, receiver: Receiver, steps: Iterator[None]) -> Iterator[None]:
+        try:
+            yield from steps
+        except ProtocolError as error:
+            self.end(error)
+        self._is_busy = False
+        receiver.wire.resume_reading(BY_ORDER)
+        if not receiver.is_closed:
+            receiver.wire.guarded(self._take_held)
+
+    def _take_held(self) -> None:
+        """Handle the packets that waited."""
+        held, self._held = self._held, []
+        try:
+            self._take_all(held)
+        except ProtocolError as error:
+            self.end(error)
 
     def _disconnect(self, packet: Disconnect, receiver: Receiver) -> None:
         """End on the client's request: without its will unless it asks for that."""

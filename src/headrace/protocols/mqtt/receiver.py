@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 _SLACK: Final = 16
-_REPLAYED_AT_ONCE: Final = 256
 _REASON_CHARACTERS: Final = 1000
 _REASON_SPARE: Final = 64
 """Bytes of a packet besides its reason string, at most."""
@@ -49,6 +48,7 @@ class Receiver(Subscriber):
         "_clock",
         "_consumers",
         "_is_full",
+        "_is_replaying",
         "_replaying",
         "_replays",
         "_swept_at",
@@ -107,6 +107,8 @@ class Receiver(Subscriber):
         self._replays: dict[str, Subscription] = {}
         """Subscriptions whose retained messages are still to be sent."""
         self._replaying: tuple[Iterator[str], Subscription] | None = None
+        self._is_replaying = False
+        """True while steps of it are on their way."""
 
     # -- calls from core -----------------------------------------------------------------------------------------------
 
@@ -233,19 +235,38 @@ class Receiver(Subscriber):
         self._go_on_replaying()
 
     def _go_on_replaying(self) -> None:
-        while not self.is_held and not self.outbox.waiting:
+        if not self._is_replaying:
+            self._is_replaying = True
+            self.host.broker.in_steps(self._replay_each())
+
+    def _replay_each(self) -> Iterator[None]:
+        """Send one message in each step, until the client reads more slowly."""
+        try:
+            while not (self.is_held or self.outbox.waiting):
+                topic = self._next_retained()
+                if topic is None:
+                    return
+                self._send_retained(topic[0], topic[1])
+                yield
+        finally:
+            self._is_replaying = False
+
+    def _next_retained(self) -> tuple[str, Subscription] | None:
+        """The next topic to send for a subscription; None after the last one."""
+        while True:
             if self._replaying is None:
                 if not self._replays:
-                    return
+                    return None
                 subscription = self._replays.pop(next(iter(self._replays)))
-                self._replaying = iter(self.host.broker.pubsub.retained.match(subscription.pattern)), subscription
+                self._replaying = self.host.broker.pubsub.retained.match(subscription.pattern), subscription
             topics, subscription = self._replaying
-            for _ in range(_REPLAYED_AT_ONCE):
-                topic = next(topics, None)
-                if topic is None:
-                    self._replaying = None
-                    break
-                self._send_retained(topic, subscription)
+            is_wanted = (
+                self.session is not None and self.session.subscriptions.get(subscription.pattern) is subscription
+            )
+            topic = next(topics, None) if is_wanted else None
+            if topic is not None:
+                return topic, subscription
+            self._replaying = None
 
     def _send_retained(self, topic: str, subscription: Subscription) -> None:
         now_us = self._clock.now_us()

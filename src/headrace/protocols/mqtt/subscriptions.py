@@ -1,5 +1,6 @@
 """SUBSCRIBE and UNSUBSCRIBE: plain and shared topics to the session, addresses to queues; and queue deliveries."""
 
+from collections.abc import Iterator
 from typing import Final, final
 
 from headrace.config.kinds import is_switched_on
@@ -147,13 +148,15 @@ def _stream_properties(delivery: Delivery) -> list[bytes]:
     return [encode_user_property(name, value) for name, value in given]
 
 
-def subscribe(receiver: Receiver, packet: Subscribe) -> None:
-    """Subscribe to each topic filter, then answer; retained messages follow the answer."""
+def subscribe(receiver: Receiver, packet: Subscribe) -> Iterator[None]:
+    """Subscribe to one topic filter in each step, then answer; retained messages follow the answer."""
     reasons: list[int] = []
     refusals: list[str] = []
     replays: list[Subscription] = []
     user = dict(packet.user)
     for asked in packet.subscriptions:
+        if receiver.is_closed:
+            return
         try:
             receiver.client.rights.check_topic_subscribe(topics_read(asked.pattern), receiver.client_id)
             _check_room(receiver, asked.pattern)
@@ -166,25 +169,30 @@ def subscribe(receiver: Receiver, packet: Subscribe) -> None:
         except HeadraceError as error:
             reasons.append(_code_of(error))
             refusals.append(str(error))
+            yield
             continue
         reasons.append(subscription.assurance)
         if begins_with_retained:
             replays.append(subscription)
+        yield
     _when_safe(receiver, encode_suback(receiver.version, packet.packet_id, reasons, receiver.reasons(*refusals)))
     for subscription in replays:
         receiver.replay(subscription)
 
 
-def unsubscribe(receiver: Receiver, packet: Unsubscribe) -> None:
-    """Unsubscribe from each topic filter, then answer."""
+def unsubscribe(receiver: Receiver, packet: Unsubscribe) -> Iterator[None]:
+    """Unsubscribe from one topic filter in each step, then answer."""
     assert receiver.session is not None
     reasons: list[int] = []
     for pattern in packet.patterns:
+        if receiver.is_closed:
+            return
         found = receiver.host.broker.sessions.unsubscribe(receiver.session, pattern)
         reasons.append(SUCCESS if found is not None else NO_SUBSCRIPTION_EXISTED)
         reader = receiver.readers.pop(pattern, None)
         if reader is not None:
             reader.close()
+        yield
     _when_safe(receiver, encode_unsuback(receiver.version, packet.packet_id, reasons))
 
 

@@ -149,3 +149,24 @@ def test_topics_are_found_as_patterns_match_them(topics: set[str], cleared: set[
         retained.clear(turn, topic)
     assert retained.size_bytes == 0
     assert not retained._root.below
+
+
+@pytest.mark.parametrize("pattern", ["#", "+/+", "a/#", "+/b"])
+def test_topics_are_found_one_by_one_while_others_come_and_go(pattern: str) -> None:
+    retained, turn = Retained(MemoryEngine(), "/"), Batch()
+    topics = [f"{first}/{second}" for first in "ab" for second in "abc"]
+
+    def keep(topic: str) -> None:
+        retained.keep(turn, Envelope(Message(Source(topic), b"x", 1), 0, True))
+
+    for topic in topics:
+        keep(topic)
+    found = retained.match(pattern)
+    seen = [next(found)]
+    for topic in topics[2:]:
+        retained.clear(turn, topic)
+    keep("new/b")
+    seen += found
+
+    assert set(seen) <= {topic for topic in [*topics, "new/b"] if TopicFilter(pattern).matches(topic)}
+    assert len(seen) == len(set(seen))

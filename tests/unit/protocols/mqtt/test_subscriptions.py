@@ -3,8 +3,9 @@
 import pytest
 
 from headrace.config.settings import MqttSettings
+from headrace.core.pipeline import AT_ONCE
 from headrace.core.queue.definition import QueueDefinition
-from tests.devices import PUBACK, PUBLISH, Field
+from tests.devices import DISCONNECT, PINGRESP, PUBACK, PUBLISH, SUBACK, UNSUBACK, Field, packet, text
 from tests.unit.protocols.mqtt.test_messages import PERSISTENT, kept
 
 
@@ -88,6 +89,89 @@ def test_a_new_subscription_begins_with_what_is_retained(qos: int, session: dict
     assert sorted([int(one.payload) for one in messages]) == list(range(300))
     assert all(one.retain for one in messages)
     assert {one.qos for one in messages} == {qos}
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("session", [{}, PERSISTENT])
+def test_very_many_retained_messages_come_in_parts_with_other_work_between(qos: int, session: dict[int, int]) -> None:
+    field = Field()
+    writer = field.device("w")
+    for number in range(1000):
+        writer.publish(f"r/{number % 7}/{number}", str(number), qos, retain=True)
+    reader = field.device("r", clean=False, said=session)
+
+    reader.connection.feed(packet(0x82, b"\x00\x01\x00", text("r/#"), bytes((qos,))))
+    first = sum(one.kind == PUBLISH for one in reader.take())
+    kept = field.broker.sessions.get("r")
+    stored = kept.queue.log.next_offset if kept is not None and kept.queue is not None else 0
+    field.run()
+
+    assert first + stored <= AT_ONCE
+    assert first + len(reader.messages()) == 1000
+
+
+def test_a_packet_with_very_many_topic_filters_is_handled_in_parts_and_later_packets_wait() -> None:
+    field = Field()
+    device = field.device("r")
+    session = field.broker.sessions.get("r")
+    assert session is not None
+    topics = [f"a/{number}" for number in range(1000)]
+    filters = b"".join([text(topic) + b"\x01" for topic in topics])
+    hello = packet(0x30, text("a/999"), b"\x00", b"hello")
+
+    device.connection.feed(packet(0x82, b"\x00\x01\x00", filters) + packet(0xC0) + hello)
+    assert (device.line.is_paused, len(session.subscriptions)) == (True, AT_ONCE)
+    device.connection.feed(packet(0xA2, b"\x00\x02\x00", *map(text, topics)) + packet(0xC0))
+    field.run()
+
+    found = device.take()
+    assert [one.kind for one in found] == [SUBACK, PINGRESP, PUBLISH, UNSUBACK, PINGRESP]
+    assert found[0].reasons == [1] * 1000
+    assert found[3].reasons == [0] * 1000
+    assert (device.line.is_paused, len(session.subscriptions)) == (False, 0)
+
+
+def test_a_client_that_leaves_while_its_topic_filters_are_taken_gets_no_more_of_them() -> None:
+    field = Field()
+    device = kept(field, "r")
+    filters = b"".join([text(f"a/{number}") + b"\x01" for number in range(1000)])
+
+    device.connection.feed(packet(0x82, b"\x00\x01\x00", filters))
+    device.lose()
+    field.run()
+
+    session = field.broker.sessions.get("r")
+    assert session is not None
+    assert len(session.subscriptions) <= AT_ONCE
+    assert [one.kind for one in device.take()] == []
+    assert kept(field, "r").subscribe("b") == [1]
+
+
+def test_an_invalid_filter_behind_very_many_ends_the_connection() -> None:
+    field = Field()
+    device = field.device("r")
+    filters = b"".join([text(f"a/{number}") + b"\x01" for number in range(1000)])
+
+    device.connection.feed(packet(0x82, b"\x00\x01\x00", filters, text("$share/g/a"), b"\x05") + packet(0xC0))
+    field.run()
+
+    assert [one.kind for one in device.take()] == [DISCONNECT]
+    assert device.line.is_closed
+    assert field.device("other").subscribe("b") == [1]
+
+
+def test_an_unsubscribed_topic_filter_gets_no_more_retained_messages() -> None:
+    field = Field()
+    writer = field.device("w")
+    for number in range(1000):
+        writer.publish(f"r/{number}", str(number), retain=True)
+    reader = field.device("r")
+
+    reader.connection.feed(packet(0x82, b"\x00\x01\x00", text("r/#"), b"\x00"))
+    reader.connection.feed(packet(0xA2, b"\x00\x02\x00", text("r/#")))
+    field.run()
+
+    assert 0 < len(reader.messages()) <= AT_ONCE
 
 
 def test_retained_messages_survive_a_restart_and_can_be_cleared() -> None:
