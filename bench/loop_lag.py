@@ -145,8 +145,11 @@ class Bench:
     def __init__(self, directory: str) -> None:
         self.queues = 0
         self._ready = Path(directory) / "ready.json"
+        self.configuration = Path(directory) / "headrace.yaml"
+        self.configuration.write_text("{}")
         ports = ["--amqp", "0", "--http", "0", "--ws", "off", "--mqtt", "0"]
         words = ["serve", *ports, "--data", f"{directory}/data", "--ready-file", str(self._ready)]
+        words += ["--config", str(self.configuration)]
         self.server = subprocess.Popen(
             [sys.executable, "-m", "headrace", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -332,6 +335,217 @@ def sessions(bench: Bench, number: int) -> Call:
     return leave
 
 
+def tables(*pairs: tuple[str, str]) -> bytes:
+    found = b"".join([short(name) + b"S" + struct.pack(">I", len(value)) + value.encode() for name, value in pairs])
+    return struct.pack(">I", len(found)) + found
+
+
+def publish_to_headers(bench: Bench, number: int) -> Call:
+    """One message to a headers exchange with 10,000 bindings that all want one of its headers."""
+    client, exchange, name = bench.amqp(), f"headers-{number}", f"headed-{number}"
+    client.socket.sendall(method(1, 40, 10, b"\x00\x00" + short(exchange) + short("headers") + b"\x10" + bytes(4)))
+    client.declare([name], 2)
+    binding = b"\x00\x00" + short(name) + short(exchange) + short("") + b"\x01"
+    for start in range(0, 10_000, 500):
+        some = range(start, start + 500)
+        wanted = [tables(("colour", "red"), ("number", str(each))) for each in some]
+        client.socket.sendall(b"".join([method(1, 50, 20, binding + each) for each in wanted]))
+    client.settle()
+    table = tables(("colour", "red"), ("number", "5000"))
+    head = struct.pack(">HHQH", 60, 0, 1, 0x2000) + table
+    one = method(1, 60, 40, b"\x00\x00" + short(exchange) + short("") + b"\x00")
+    one += struct.pack(">BHI", 2, 1, len(head)) + head + b"\xce" + b"\x03\x00\x01\x00\x00\x00\x01x\xce"
+
+    def publish() -> None:
+        client.socket.sendall(one * 20)
+        client.settle()
+
+    return publish
+
+
+def commit(bench: Bench, number: int) -> Call:
+    client, name = bench.amqp(), f"committed-{number}"
+    client.declare([name], 2)
+    client.socket.sendall(method(1, 90, 10))
+    client.publish(name, 50_000)
+
+    def commit_all() -> None:
+        client.socket.sendall(method(1, 90, 20))
+        client.wait(90, 21)
+
+    return commit_all
+
+
+def ask_all(number: int, of: int, arguments: bytes) -> Prepare:
+    """Settle 100,000 messages with one frame."""
+
+    def prepare(bench: Bench, round_: int) -> Call:
+        client, name = bench.amqp(), f"settled-{number}-{of}-{round_}"
+        client.declare([name], 2)
+        client.publish(name, 100_000)
+        client.consume([name])
+        client.settle()
+        thread = threading.Thread(target=lambda: _drain(client.socket), daemon=True)
+        thread.start()
+        time.sleep(5)
+        return lambda: then_wait(lambda: client.socket.sendall(method(1, number, of, arguments)), 5)
+
+    return prepare
+
+
+def purge_in_memory(bench: Bench, number: int) -> Call:
+    name, client = f"memory-{number}", bench.amqp()
+    client.declare([name], 0)
+    client.publish(name, 200_000)
+    return lambda: (bench.http(f"/api/queues/%2f/{name}/contents", "DELETE"), client)
+
+
+def delete(bench: Bench, number: int) -> Call:
+    name, client = f"deleted-{number}", bench.amqp()
+    client.declare([name], 2)
+    client.publish(name, 200_000)
+    return lambda: then_wait(lambda: bench.http(f"/api/queues/%2f/{name}", "DELETE"), 1)
+
+
+def join_group(bench: Bench, number: int) -> Call:
+    """A new group of a queue with a limit in bytes."""
+    name, client = f"joined-{number}", bench.amqp()
+    client.declare([name], 2, short("x-max-length-bytes") + b"I" + struct.pack(">i", 1 << 30))
+    client.publish(name, 200_000)
+    arguments = tables(("x-consumer-group", "another"))
+
+    def join() -> None:
+        client.socket.sendall(method(1, 60, 10, bytes(4) + b"\x00\x01\x00"))
+        client.socket.sendall(method(1, 60, 20, b"\x00\x00" + short(name) + short("t") + b"\x00" + arguments))
+        client.settle()
+
+    return join
+
+
+def select(bench: Bench, number: int) -> Call:
+    """A consumer whose selector matches none of 100,000 messages."""
+    name, client = f"selected-{number}", bench.amqp()
+    client.declare([name], 2)
+    client.publish(name, 100_000)
+    arguments = tables(("x-consumer-group", "another"), ("x-filter", "colour = 'red'"))
+
+    def join() -> None:
+        client.socket.sendall(method(1, 60, 20, b"\x00\x00" + short(name) + short("t") + b"\x00" + arguments))
+        client.settle()
+        time.sleep(2)
+
+    return join
+
+
+def expire_messages(bench: Bench, number: int) -> Call:
+    name, client = f"expired-{number}", bench.amqp()
+    client.declare([name], 2, short("x-message-ttl") + b"I" + struct.pack(">i", 6000))
+    client.publish(name, 100_000)
+    return lambda: time.sleep(8)
+
+
+class Mqtt:
+    """A connection of MQTT 5."""
+
+    def __init__(self, bench: Bench, name: str, expiry_s: int = 0) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", bench.ports["mqtt"]))
+        client_id = name.encode()
+        asked = b"\x05\x11" + struct.pack(">I", expiry_s)
+        body = b"\x00\x04MQTT\x05\x02\x00\x00" + asked + len(client_id).to_bytes(2) + client_id
+        self.send(0x10, body)
+        self._buffer = b""
+        self.wait(0x20)
+
+    def send(self, kind: int, body: bytes) -> None:
+        self.socket.sendall(self.packet(kind, body))
+
+    def packet(self, kind: int, body: bytes) -> bytes:
+        size, length = b"", len(body)
+        while True:
+            length, low = divmod(length, 128)
+            size += bytes((low | (128 if length else 0),))
+            if not length:
+                return bytes((kind,)) + size + body
+
+    def wait(self, kind: int, count: int = 1) -> None:
+        """Read until so many packets of this kind came."""
+        while True:
+            while len(self._buffer) > 1:
+                size, at, shift = 0, 1, 0
+                while at < len(self._buffer) and self._buffer[at] & 128:
+                    size, at, shift = size | (self._buffer[at] & 127) << shift, at + 1, shift + 7
+                if at >= len(self._buffer):
+                    break
+                end = at + 1 + (size | (self._buffer[at] & 127) << shift)
+                if len(self._buffer) < end:
+                    break
+                found, self._buffer = self._buffer[0], self._buffer[end:]
+                count -= found & 0xF0 == kind
+                if not count:
+                    return
+            data = self.socket.recv(1 << 16)
+            assert data, "the connection was ended"
+            self._buffer += data
+
+
+def retain(bench: Bench, number: int) -> Call:
+    """Subscribe to 100,000 retained messages."""
+    client = Mqtt(bench, f"retains-{number}")
+    for start in range(0, 100_000, 1000):
+        topics = [f"retained-{number}/{each}/t".encode() for each in range(start, start + 1000)]
+        client.socket.sendall(
+            b"".join([client.packet(0x31, len(topic).to_bytes(2) + topic + b"\x00x") for topic in topics])
+        )
+    client.send(0xC0, b"")
+    client.wait(0xD0)
+    reader = Mqtt(bench, f"reads-{number}")
+    pattern = f"retained-{number}/#".encode()
+
+    def read() -> None:
+        reader.send(0x82, b"\x00\x01\x00" + len(pattern).to_bytes(2) + pattern + b"\x00")
+        reader.wait(0x30, 100_000)
+
+    return read
+
+
+def _filters(number: int) -> bytes:
+    patterns = [f"many-{number}/{each}/+".encode() for each in range(10_000)]
+    return b"".join([len(pattern).to_bytes(2) + pattern + b"\x01" for pattern in patterns])
+
+
+def subscribe_many(bench: Bench, number: int) -> Call:
+    """Subscribe to 10,000 topic filters with one packet."""
+    client = Mqtt(bench, f"subscribes-{number}", 100)
+
+    def subscribe() -> None:
+        client.send(0x82, b"\x00\x01\x00" + _filters(number))
+        client.wait(0x90)
+
+    return subscribe
+
+
+def return_many(bench: Bench, number: int) -> Call:
+    """A session with 10,000 subscriptions ends."""
+    subscribe_many(bench, number)()
+    return lambda: then_wait(lambda: Mqtt(bench, f"subscribes-{number}"), 1)
+
+
+def reload(bench: Bench, number: int) -> Call:
+    """Read a configuration with 5,000 queues, of which all are new or changed."""
+    queues = "".join([f"- {{name: configured-{each}, limits: {{max_depth: {10 + number}}}}}\n" for each in range(5000)])
+    bench.configuration.write_text(f"queues:\n{queues}")
+    return lambda: bench.http("/api/v1/reload", "POST")
+
+
+def make_host(bench: Bench, number: int) -> Call:
+    return lambda: bench.http(f"/api/vhosts/new-{number}", "PUT", {})
+
+
+def get_pending(bench: Bench, number: int) -> Call:
+    client = close_unacked(bench, number)
+    return lambda: (bench.http(f"/api/v1/queues/%2f/unacked-{number}/groups/default"), client)
+
+
 SCENARIOS: dict[str, Prepare] = {
     "idle": lambda _, __: lambda: time.sleep(3),
     "GET /api/queues": get("/api/queues"),
@@ -358,6 +572,23 @@ SCENARIOS: dict[str, Prepare] = {
     "move of 10,000": move,
     "80 MB are published, and checkpoints made": checkpoint,
     "5,000 MQTT sessions end": sessions,
+    "20 messages to a headers exchange with 10,000 bindings": publish_to_headers,
+    "tx.commit of 50,000": commit,
+    "ack of 100,000 with one frame": ask_all(60, 80, bytes(8) + b"\x01"),
+    "requeue of 100,000 with one frame": ask_all(60, 120, bytes(8) + b"\x03"),
+    "reject of 100,000 with one frame": ask_all(60, 120, bytes(8) + b"\x01"),
+    "recover of 100,000": ask_all(60, 110, b"\x01"),
+    "purge of 200,000 in memory": purge_in_memory,
+    "delete of a queue with 200,000": delete,
+    "a group joins a queue of 200,000 with a limit in bytes": join_group,
+    "a selector matches none of 100,000": select,
+    "100,000 messages expire": expire_messages,
+    "a subscription begins with 100,000 retained messages": retain,
+    "SUBSCRIBE with 10,000 topic filters": subscribe_many,
+    "a session with 10,000 subscriptions ends": return_many,
+    "POST /api/v1/reload with 5,000 changed queues": reload,
+    "PUT /api/vhosts": make_host,
+    "GET a group with 100,000 pending": get_pending,
 }
 
 

@@ -46,11 +46,15 @@ class Histogram:
         return self.bounds_us[-1]
 
 
+SERVED_AT_ONCE: Final = 2048
+"""Messages that are delivered or looked at for a filter in one turn of the event loop. A selector takes up to 8 us."""
+
+
 @final
 class Statistics:
     """The counters of one virtual host since it was opened. They only grow."""
 
-    __slots__ = ("commits", "dead_letters", "delivered", "redelivered", "stored")
+    __slots__ = ("_round_end", "commits", "dead_letters", "delivered", "passed", "redelivered", "stored")
 
     def __init__(self) -> None:
         self.commits = Histogram(COMMIT_BOUNDS_US)
@@ -60,8 +64,20 @@ class Statistics:
         self.delivered = 0
         """Deliveries to consumers."""
         self.redelivered = 0
+        self.passed = 0
+        """Messages that readers looked at and did not get: their filters do not match."""
+        self._round_end = 0
         self.dead_letters: dict[str, int] = {}
         """Messages given up, by reason, with or without a queue that took them."""
+
+    def begin_round(self) -> None:
+        """Begin a round of deliveries."""
+        self._round_end = self.delivered + self.passed + SERVED_AT_ONCE
+
+    @property
+    def is_round_over(self) -> bool:
+        """True if the other queues, groups and readers wait for the next round."""
+        return self.delivered + self.passed >= self._round_end
 
     def died(self, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1

@@ -107,7 +107,10 @@ class CommitPipeline:
         self._pumps: list[Queue] = []
         """Queues that deliver in this round; each knows the number of its round."""
         self._round = 1
-        self._after_pumps: list[tuple[Queue | None, Callable[[], None]]] = []
+        self._pumped = 0
+        """Queues that delivered so far, each time counted."""
+        self._after_pumps: list[tuple[Queue | None, Callable[[], None], int]] = []
+        """Calls that wait for the queue, or until so many queues delivered."""
         self._at_flush: list[Callable[[], None]] = []
         self._scheduled = False
         self._ended: Callable[[], None] | None = None
@@ -153,7 +156,7 @@ class CommitPipeline:
 
     def after_pumps(self, queue: "Queue | None", call: Callable[[], None]) -> None:
         """Call something after all due queues delivered, and after this queue has no more to deliver."""
-        self._after_pumps.append((queue, call))
+        self._after_pumps.append((queue, call, 0))
         self.open()
 
     def seal(self) -> None:
@@ -323,18 +326,40 @@ class CommitPipeline:
     def _deliver(self, now_us: int) -> None:
         pumps, self._pumps = self._pumps, []
         self._round += 1
+        statistics = self.statistics
+        statistics.begin_round()
+        served = 0
         for queue in pumps:
+            served += 1
             if not queue.deleted:
                 queue.pump(self.batch, now_us)
+                if statistics.is_round_over:
+                    break
+        self._pumped += served
+        late = self._put_off(pumps[served:]) if served < len(pumps) else 0
         if self._after_pumps:
-            due, self._after_pumps = self._after_pumps, []
-            for awaited, call in due:
-                if awaited is not None and awaited.due == self._round:
-                    self._after_pumps.append((awaited, call))
-                else:
-                    call()
+            self._call_after_pumps(late)
         if self.batch.is_for_memory:
             self._store_memory(self.batch)
+
+    def _put_off(self, queues: "list[Queue]") -> int:
+        """Let these queues deliver first in the next turn; returns how many there are."""
+        late = [queue for queue in queues if queue.due != self._round]
+        for queue in late:
+            queue.due = self._round
+        self._pumps = late + self._pumps
+        self.open()
+        return len(late)
+
+    def _call_after_pumps(self, late: int) -> None:
+        """Make the calls that wait for nothing more; `late` queues that were due did not deliver."""
+        due, self._after_pumps = self._after_pumps, []
+        for awaited, call, until in due:
+            until = until or self._pumped + late
+            if awaited.due == self._round if awaited is not None else self._pumped < until:
+                self._after_pumps.append((awaited, call, until))
+            else:
+                call()
 
     def _close(self, now_us: int) -> Batch:
         if self.batch.is_for_memory:  # a transaction that became visible after the last delivery adds to it

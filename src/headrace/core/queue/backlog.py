@@ -30,7 +30,7 @@ _OFFERED_AT_ONCE: Final = 64
 _MOST_REMEMBERED: Final = 8
 """Members remembered per failed message. After so many others failed it, the first of them may have it again."""
 _READ_AT_ONCE: Final = 256
-_LOOKS: Final = 4096
+_LOOKS: Final = 1024
 """Messages that one consumer looks at in one round, so that a long backlog does not hold up the event loop."""
 
 
@@ -377,18 +377,26 @@ class Failures:
 class Selection:
     """The positions of consumers with a selector in the log of one group."""
 
-    __slots__ = ("_again", "_at", "_group")
+    __slots__ = ("_again", "_at", "_group", "_later", "_next")
 
     def __init__(self, group: "WorkGroup") -> None:
         self._group = group
         self._at: dict[Consumer, int] = {}
         self._again: dict[Consumer, list[int]] = {}
-        """Heaps of offsets that a consumer wants and has passed: they came back, or they are not due yet."""
+        """Heaps of offsets that a consumer wants and has passed: they came back."""
+        self._later: dict[Consumer, list[tuple[int, int]]] = {}
+        """Heaps of such offsets that are not due yet, by their due time."""
+        self._next: Consumer | None = None
+        """The consumer with which the next round begins, as the last one was over before its turn."""
 
     def pump(self, batch: Batch, now_us: int) -> None:
         """Deliver to each consumer that has room, silent ones last."""
         group = self._group
-        for consumer in sorted(group.consumers.selective, key=_is_silent):
+        for consumer in self._in_turn():
+            if group.queue.statistics.is_round_over and self._next is not consumer:
+                self._next = consumer
+                group.queue.pump_soon()
+                return
             room = min(group.consumers.room_of(consumer), group.max_pending - group.unsettled, _READ_AT_ONCE)
             if room <= 0 or consumer.turns is not group.consumers:
                 continue
@@ -399,6 +407,15 @@ class Selection:
                 group.give(batch, consumer, found, now_us)
             if group.consumers.room_of(consumer) > 0 and self._at[consumer] < group.queue.log.next_offset:
                 group.queue.pump_soon()
+        self._next = None
+
+    def _in_turn(self) -> list[Consumer]:
+        """Consumers that take silent ones last; the one that the last round did not reach is first."""
+        members = sorted(self._group.consumers.selective, key=_is_silent)
+        if self._next is not None and self._next in members:
+            at = members.index(self._next)
+            members = members[at:] + members[:at]
+        return members
 
     def requeue(self, offset: int, message: Message) -> None:
         """Show a message that came back again to consumers that want it and have passed it."""
@@ -410,25 +427,34 @@ class Selection:
         """Drop the position of a consumer that left."""
         self._at.pop(consumer, None)
         self._again.pop(consumer, None)
+        self._later.pop(consumer, None)
 
     def _find_again(self, batch: Batch, consumer: Consumer, room: int, now_us: int) -> list[Found]:
         """Return messages that the consumer has passed and may have now."""
         group = self._group
         found: list[Found] = []
-        waiting = self._again.setdefault(consumer, [])
-        later: list[int] = []
+        waiting, later = self._again.setdefault(consumer, []), self._later.get(consumer)
+        while later and later[0][0] <= now_us:
+            heapq.heappush(waiting, heapq.heappop(later)[1])
+        kept: list[int] = []
         while waiting and len(found) < room:
             offset = heapq.heappop(waiting)
             if not group.is_waiting(offset) or (found and found[-1][0] == offset):
                 continue
             message = group.queue.message(offset)
-            if group.due_us(offset, message) > now_us or self._is_kept(consumer, offset, now_us):
-                later.append(offset)
+            due_us = group.due_us(offset, message)
+            if due_us > now_us:
+                self._put_off(consumer, offset, due_us)
+            elif self._is_kept(consumer, offset, now_us):
+                kept.append(offset)
             elif group.admits(batch, offset, message, now_us):
                 found.append((offset, message))
-        for offset in later:
+        for offset in kept:
             heapq.heappush(waiting, offset)
         return found
+
+    def _put_off(self, consumer: Consumer, offset: int, due_us: int) -> None:
+        heapq.heappush(self._later.setdefault(consumer, []), (due_us, offset))
 
     def _find_ahead(self, batch: Batch, consumer: Consumer, room: int, now_us: int) -> list[Found]:
         """Return messages from the consumer's position on, and move that."""
@@ -437,6 +463,7 @@ class Selection:
         found: list[Found] = []
         at = max(self._at.get(consumer, 0), group.state.committed)
         last = min(log.next_offset, at + _LOOKS)
+        start = at
         while at < last and len(found) < room:
             for message in log.read(at, min(last - at, _READ_AT_ONCE)):
                 at += 1
@@ -445,6 +472,7 @@ class Selection:
                     if len(found) == room:
                         break
         self._at[consumer] = at
+        group.queue.statistics.passed += at - start - len(found)
         return found
 
     def _pick(
@@ -452,7 +480,7 @@ class Selection:
     ) -> None:
         due_us = self._group.due_us(offset, message)
         if due_us > now_us:
-            heapq.heappush(self._again.setdefault(consumer, []), offset)
+            self._put_off(consumer, offset, due_us)
             self._group.queue.wake_at(due_us)
         elif self._is_kept(consumer, offset, now_us):
             heapq.heappush(self._again.setdefault(consumer, []), offset)

@@ -236,6 +236,8 @@ class Group(ABC):
                 self._deal(batch, found, now_us)
             if not self.has_more():
                 return
+            if self.queue.statistics.is_round_over:
+                break
         self.queue.pump_soon()
 
     def _deal(self, batch: Batch, found: list[Found], now_us: int) -> None:

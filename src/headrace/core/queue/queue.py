@@ -40,7 +40,7 @@ DEFAULT_GROUP: Final = "default"
 BROWSE_BYTES: Final = 16 << 20
 _READ_AT_ONCE: Final = 256
 _BROWSE_STEP_BYTES: Final = 1 << 20
-_LOOKS: Final = 4096
+_LOOKS: Final = 2048
 """Messages that a browser looks at in one round, so that a long backlog does not hold up the event loop."""
 _LOOKED_AT: Final = 1000
 """Messages read after a start in search of due times."""
@@ -164,6 +164,7 @@ class Browser(Onlooker):
                 return
             found = queue.browse(self._at, min(self.allowance, _READ_AT_ONCE), _BROWSE_STEP_BYTES)
             looks -= _READ_AT_ONCE
+            queue.statistics.passed += len(found)
             self._at = found[-1][0] + 1 if found else queue.log.next_offset
             shown = [(offset, message) for offset, message in found if self._is_wanted(message, now_us)]
             if shown:
@@ -709,19 +710,39 @@ class Queue:
         try:
             if self.is_overdue:
                 end_overdue(self, batch, now_us)
-            for browser in self.browsers:
-                browser.pump(now_us)
-            for group in self._group_list:  # a consumer may join another group while it is delivered to
+            if self.browsers:
+                self._show(now_us)
+            groups = self._group_list
+            for at, group in enumerate(groups, 1):  # a consumer may join another group while it is delivered to
                 if group.consumers.members and (
                     self.deliver_before_sync or not self.unsynced or group.deliver_before_sync
                 ):
                     group.pump(batch, now_us)
+                    if at < len(groups) and self.statistics.is_round_over:
+                        self._go_on_behind(group)
+                        break
             if self.awaited_bytes >= 0:
                 offer_room(self)
         except Corrupt as error:
             self.refuse(error)
         except Unavailable:
             try_again(self, now_us)
+
+    def _show(self, now_us: int) -> None:
+        """Show messages to browsers; in the next round the others come first."""
+        for browser in self.browsers:
+            browser.pump(now_us)
+            if self.statistics.is_round_over:
+                if browser in self.browsers:
+                    self.browsers = (*[other for other in self.browsers if other is not browser], browser)
+                self.pump_soon()
+                return
+
+    def _go_on_behind(self, group: Group) -> None:
+        """Let the other groups come first in the next round."""
+        if group in self._group_list:
+            self._group_list = (*[other for other in self._group_list if other is not group], group)
+        self.pump_soon()
 
     def pump_soon(self) -> None:
         """Call `pump` before the open batch is stored."""

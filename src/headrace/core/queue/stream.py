@@ -151,6 +151,7 @@ class StreamGroup(Group):
         for message in messages:
             if (message.expires_us or is_filtered) and not self._admits(message, now_us):
                 offset += 1
+                self.queue.statistics.passed += 1
                 continue
             found.append((offset, message))
             offset += 1

@@ -407,6 +407,7 @@ class WorkGroup(Group):
                 if len(found) == room:
                     break
         if skipped:
+            self.queue.statistics.passed += len(skipped)
             self._skip(batch, skipped)
         return found
 
