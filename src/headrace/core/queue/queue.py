@@ -713,12 +713,12 @@ class Queue:
             if self.browsers:
                 self._show(now_us)
             groups = self._group_list
-            for at, group in enumerate(groups, 1):  # a consumer may join another group while it is delivered to
+            for group in groups:  # a consumer may join another group while it is delivered to
                 if group.consumers.members and (
                     self.deliver_before_sync or not self.unsynced or group.deliver_before_sync
                 ):
                     group.pump(batch, now_us)
-                    if at < len(groups) and self.statistics.is_round_over:
+                    if len(groups) > 1 and self.statistics.is_round_over:
                         self._go_on_behind(group)
                         break
             if self.awaited_bytes >= 0:
