@@ -16,6 +16,7 @@ class Line:
         self.peer = self.address = "test"
         self.local = "127.0.0.1:5552"
         self.is_loopback = True
+        self.is_tls = False
         self.certificate_name = ""
 
     @property

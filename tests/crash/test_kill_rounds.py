@@ -26,6 +26,7 @@ from tests.crash.kills.message import Load
 from tests.crash.kills.mqtt import Mqtt
 from tests.crash.kills.part import there
 from tests.crash.kills.stomp import Stomp
+from tests.crash.kills.streams import Streams
 from tests.servers import Server
 from tests.stores import S3, moto
 from tests.waiting import eventually
@@ -40,7 +41,7 @@ pytestmark = [
 _ASKED = int(os.environ.get("HEADRACE_KILL_ROUNDS", "0"))
 _ROUNDS = _ASKED or 3
 _STORE_ROUNDS = max(2, _ASKED // 10)
-_OPTIONS = ("--stomp", "0")
+_OPTIONS = ("--stomp", "0", "--stream", "0")
 _EMBEDDED_EVERY = 4
 _HEAVY = 0.3
 _FRESH = 0.1
@@ -61,7 +62,7 @@ class Rounds:
         self._server = server
         self._data = data
         self.mqtt = Mqtt(server)
-        self.parts = [Amqp091(server), self.mqtt, Amqp10(server), Stomp(server), Http(server)]
+        self.parts = [Amqp091(server), self.mqtt, Amqp10(server), Stomp(server), Http(server), Streams(server)]
         self.embedded = Embedded(server, data) if data is not None else None
         self.problems: list[str] = []
         self.kinds: dict[str, int] = {}
