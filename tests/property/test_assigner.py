@@ -238,10 +238,14 @@ class AssignmentsInAStore(Assignments):
 
 
 _SETTINGS = settings(
-    max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=settings().max_examples // 12,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
 )
 TestAssignmentsInMemory = AssignmentsInMemory.TestCase
-TestAssignmentsInMemory.settings = settings(_SETTINGS, max_examples=150)
+TestAssignmentsInMemory.settings = settings(_SETTINGS, max_examples=settings().max_examples * 3 // 2)
 TestAssignmentsOnDisk = AssignmentsOnDisk.TestCase
 TestAssignmentsOnDisk.settings = _SETTINGS
 TestAssignmentsInAStore = AssignmentsInAStore.TestCase

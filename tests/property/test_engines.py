@@ -325,5 +325,8 @@ class Engines(RuleBasedStateMachine):
 
 TestEngines = Engines.TestCase
 TestEngines.settings = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=settings().max_examples // 4,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )

@@ -251,7 +251,7 @@ def _play(town: _Town, steps: Sequence[tuple[object, ...]]) -> None:
 
 
 @given(_steps, _steps)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_all_counters_are_0_once_everything_is_consumed(
     steps: list[tuple[object, ...]], others: list[tuple[object, ...]]
 ) -> None:

@@ -366,6 +366,6 @@ def _settings(examples: int) -> Any:
 
 
 TestGroupsInMemory = GroupsInMemory.TestCase
-TestGroupsInMemory.settings = _settings(300)
+TestGroupsInMemory.settings = _settings(3 * settings().max_examples)
 TestGroupsOnDisk = GroupsOnDisk.TestCase
-TestGroupsOnDisk.settings = _settings(60)
+TestGroupsOnDisk.settings = _settings(settings().max_examples * 3 // 5)

@@ -134,5 +134,8 @@ class ObjectEngines(Engines):
 
 TestObjectEngines = ObjectEngines.TestCase
 TestObjectEngines.settings = settings(
-    max_examples=15, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=settings().max_examples * 3 // 20,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )

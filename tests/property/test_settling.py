@@ -186,5 +186,8 @@ class Settling(RuleBasedStateMachine):
 
 TestSettling = Settling.TestCase
 TestSettling.settings = settings(
-    max_examples=10, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=settings().max_examples // 10,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
