@@ -154,7 +154,7 @@ class Block(Layout):
 
     def __init__(self, header: bytes, pieces: list[bytes], sources: list[Source] | None = None) -> None:
         """Raises Refused when the lengths in the header do not add up to the body."""
-        length = sum([len(piece) for piece in pieces])
+        length = len(pieces[0]) if len(pieces) == 1 else sum([len(piece) for piece in pieces])
         super().__init__(header, length)
         self.pieces = pieces
         """The body: in one piece, or in several while it has large payloads that nobody had to copy yet."""

@@ -390,17 +390,19 @@ class Journal:
 
 def _tail(carry: bytes, parts: list[bytes], length: int) -> bytes:
     """The last `length` bytes written: the start of the page in which the next write begins."""
-    found: list[bytes] = []
-    if not length:
-        return b""
+    last = parts[-1]
+    if len(last) >= length:
+        return last[len(last) - length :]
+    needed: list[bytes] = []
+    size = 0
     for part in [*reversed(parts), carry]:
-        if len(part) >= length:
-            found.append(part[len(part) - length :])
+        needed.append(part)
+        size += len(part)
+        if size >= length:
             break
-        found.append(part)
-        length -= len(part)
-    found.reverse()
-    return found[0] if len(found) == 1 else b"".join(found)
+    needed.reverse()
+    written = b"".join(needed)
+    return written[size - length :]
 
 
 def encode_header(index: int, first_seq: int) -> bytes:
