@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import httpx
 import pika
 import pytest
+from paho.mqtt import publish
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.commands import headrace
@@ -273,3 +276,119 @@ def test_a_shovel_ends_where_a_retry_cannot_help(here: Server) -> None:
     assert "refuses" in headrace("shovel", wrong, here.url, "--from", "q").stderr
     missing = headrace("shovel", here.url, here.url, "--from", "no queue", "--until-empty")
     assert (missing.returncode, "no queue 'no queue'" in missing.stderr) == (1, True)
+
+
+# -- topics
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(params=["headrace", *(["mosquitto"] if shutil.which("mosquitto") else [])])
+def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """The port of a broker of MQTT."""
+    folder = tmp_path / "topics"
+    folder.mkdir()
+    if request.param == "headrace":
+        with serving(Server(folder)) as running:
+            yield running.mqtt_port
+        return
+    port = _free_port()
+    (folder / "mosquitto.conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    with subprocess.Popen(["mosquitto", "-c", str(folder / "mosquitto.conf")], stderr=subprocess.DEVNULL) as process:
+        eventually(lambda: _listens(port))
+        yield port
+        process.terminate()
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def _publish_topics(port: int, *messages: tuple[str, bytes]) -> None:
+    login: Any = {"username": "guest", "password": "guest"}
+    found: Any = [(topic, payload, 1, False) for topic, payload in messages]
+    publish.multiple(found, "127.0.0.1", port, auth=login)
+
+
+@contextlib.contextmanager
+def _shoveling(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "headrace", "shovel", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, "")
+
+
+@pytest.mark.parametrize("way", ["mqtt", "amqp"])
+def test_topics_come_with_their_names_and_what_came_meanwhile(topics: int, here: Server, way: str) -> None:
+    source = f"mqtt://guest:guest@127.0.0.1:{topics}"
+    arguments: tuple[str, ...]
+    if way == "mqtt":
+        arguments = (source, f"mqtt://guest:guest@127.0.0.1:{here.mqtt_port}", "--from", "plant/#")
+    else:
+        arguments = (source, here.url, "--from", "plant/#", "--to-exchange", "amq.topic")
+    with channel_of(here) as channel:
+        channel.queue_declare("plant", durable=True)
+        channel.queue_bind("plant", "amq.topic", "plant.#")
+
+        def arrived() -> int:
+            return waiting(channel, "plant")
+
+        with _shoveling(*arguments):
+
+            def reached() -> bool:
+                _publish_topics(topics, ("plant/0/begin", b"is it there"))
+                return arrived() > 0
+
+            eventually(reached)
+        channel.queue_purge("plant")
+        _publish_topics(topics, *[(f"plant/{number}/t", b"a%d" % number) for number in range(50)])
+        with _shoveling(*arguments):
+            eventually(lambda: arrived() >= 50)
+            _publish_topics(topics, *[(f"plant/{number}/t", b"b%d" % number) for number in range(50)])
+            eventually(lambda: arrived() >= 100)
+        found: set[tuple[str, bytes]] = set()
+        while (got := channel.basic_get("plant", auto_ack=True))[0] is not None:
+            found.add((got[0].routing_key, got[2]))
+    expected = {(f"plant.{number}.t", b"%s%d" % (part, number)) for number in range(50) for part in (b"a", b"b")}
+    assert expected <= found
+    assert {payload for _, payload in found - expected} <= {b"is it there"}
+
+
+def test_a_queue_goes_to_a_topic_and_a_topic_to_a_queue(here: Server, topics: int) -> None:
+    broker = f"mqtt://guest:guest@127.0.0.1:{topics}"
+    with channel_of(here) as channel:
+        sent = fill(channel, "out", 300)
+        channel.queue_declare("back", durable=True)
+        with _shoveling(broker, here.url, "--from", "plant/all", "--to", "back"):
+
+            def reached() -> bool:
+                _publish_topics(topics, ("plant/all", b"is it there"))
+                return waiting(channel, "back") > 0
+
+            eventually(reached)
+            with _shoveling(here.url, broker, "--from", "out", "--to", "plant/all"):
+                eventually(lambda: waiting(channel, "back") > 300)
+        found = {each[0] for each in taken(channel, "back", waiting(channel, "back"))}
+        assert found - {b"is it there"} == {each[0] for each in sent}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("mqtt://x", "amqp://y", "--from", "t"), "name one"),
+        (("mqtt://x", "mqtt://y", "--from", "t", "--until-empty"), "--until-empty is for queues"),
+        (("amqp://x", "mqtt://y", "--from", "q", "--to-exchange", "e"), "an MQTT broker has topics"),
+    ],
+)
+def test_a_shovel_of_topics_says_what_its_arguments_lack(arguments: tuple[str, ...], why: str) -> None:
+    ended = headrace("shovel", *arguments)
+    assert ended.returncode == 2
+    assert why in ended.stderr

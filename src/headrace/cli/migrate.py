@@ -45,6 +45,8 @@ def migrate(
     try:
         there = read_place(source)
         here = read_place(to)
+        if there.has_topics or here.has_topics:
+            fail("a migration is between brokers of AMQP 0-9-1: amqp:// or amqps://", EXIT_PROBLEMS)
         found = _definitions(management, definitions)
         moves = queues_of(found, queues)
         left_out = bring(found, Management(url))

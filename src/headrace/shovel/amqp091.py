@@ -404,13 +404,17 @@ class QueueDestination(Destination):
         self._on_end(self._connection.failure)
 
     def send(self, shipments: list[Shipment]) -> None:
-        self._connection.write(b"".join([self._encoded(shipment) for shipment in shipments]))
+        try:
+            self._connection.write(b"".join([self._encoded(shipment) for shipment in shipments]))
+        except OverflowError:
+            self._on_end(Refused("a message has a routing key of more than 255 bytes, which AMQP 0-9-1 cannot send"))
 
     def _encoded(self, shipment: Shipment) -> bytes:
         exchange = self._place.exchange.encode()
         key = (shipment.key if exchange else self._place.queue).encode(errors="surrogateescape")
         body, most = shipment.body, self._connection.frame_bytes - 8
-        method = b"\x00\x3c\x00\x28\x00\x00%c%b%c%b\x01" % (len(exchange), exchange, len(key), key)  # mandatory
+        is_mandatory = not exchange  # an exchange may lead nowhere, as its owner likes
+        method = b"\x00\x3c\x00\x28\x00\x00%c%b%c%b%c" % (len(exchange), exchange, len(key), key, is_mandatory)
         header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + shipment.properties
         parts = [_frame(_METHOD, _CHANNEL, method), _frame(_HEADER, _CHANNEL, header)]
         parts += [_frame(_BODY, _CHANNEL, body[at : at + most]) for at in range(0, len(body), most)]

@@ -51,12 +51,17 @@ class Place:
     has_tls: bool = False
 
     @property
+    def has_topics(self) -> bool:
+        """True for MQTT: `queue` is a topic filter then, or the topic to publish to; "" for that of each message."""
+        return self.scheme.startswith("mqtt")
+
+    @property
     def shown(self) -> str:
         """The place without its login, for people."""
         return f"{self.scheme}://{self.host}:{self.port}/{'' if self.vhost == '/' else self.vhost}"
 
 
-_PORTS: Final = {"amqp": 5672, "amqps": 5671}
+_PORTS: Final = {"amqp": 5672, "amqps": 5671, "mqtt": 1883, "mqtts": 8883}
 
 
 def read_place(url: str, queue: str = "", exchange: str = "") -> Place:
@@ -67,7 +72,9 @@ def read_place(url: str, queue: str = "", exchange: str = "") -> Place:
     except ValueError:
         parts, port = SplitResult("", "", "", "", ""), None
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise Refused("the address of a broker is like amqp://guest:guest@localhost:5672, or amqps:// with TLS")
+        raise Refused(
+            "the address of a broker is like amqp://guest:guest@localhost:5672; schemes: " + ", ".join(_PORTS)
+        )
     vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
     return Place(
         parts.scheme,
@@ -78,7 +85,7 @@ def read_place(url: str, queue: str = "", exchange: str = "") -> Place:
         vhost,
         queue,
         exchange,
-        parts.scheme == "amqps",
+        parts.scheme in ("amqps", "mqtts"),
     )
 
 

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 from headrace.errors import HeadraceError, Refused, Unavailable
 from headrace.shovel.amqp091 import MOST_COPIED, QueueDestination, QueueSource
 from headrace.shovel.ends import Place
-from headrace.shovel.shovel import Shovel, Tally, move
+from headrace.shovel.shovel import Shovel, Tally, make_ends, move
 
 _SECONDS: Final = 120.0
 _SAVE_SECONDS: Final = 1.0
@@ -259,7 +259,7 @@ class Migration:
             await self._copy(queue, source, destination, tell)
             return
         await move(
-            lambda fail: (QueueSource(source, fail), QueueDestination(destination, fail)),
+            lambda fail: make_ends(source, destination, fail),
             queue.tally,
             False,
             self.stop,

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from headrace.errors import HeadraceError, Unavailable
-from headrace.shovel.ends import WINDOW_BYTES, Destination, Shipment, Source
+from headrace.shovel.amqp091 import QueueDestination, QueueSource
+from headrace.shovel.ends import WINDOW_BYTES, Destination, Place, Shipment, Source
+from headrace.shovel.mqtt import TopicDestination, TopicSource
 
 _LOOK_SECONDS: Final = 0.05
 """Time between two looks whether the source is empty."""
@@ -167,6 +169,13 @@ class Shovel:
         if is_paused != self._is_paused and self._source is not None:
             self._is_paused = is_paused
             self._source.pause(is_paused)
+
+
+def make_ends(there: Place, here: Place, fail: Fail) -> tuple[Source, Destination]:
+    """Return the ends for these places, by their protocols."""
+    source: Source = TopicSource(there, fail) if there.has_topics else QueueSource(there, fail)
+    destination: Destination = TopicDestination(here, fail) if here.has_topics else QueueDestination(here, fail)
+    return source, destination
 
 
 MakeEnds = Callable[[Fail], tuple[Source, Destination]]
