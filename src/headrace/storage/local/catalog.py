@@ -205,7 +205,7 @@ class Catalog:
         return late
 
     def _cut(self, log: LocalLog, before: int) -> None:
-        log.truncate(before)
+        log.cut(before)
         self.trim(log)
 
     def _append(self, batch: Batch) -> None:

@@ -149,6 +149,7 @@ class LocalLog(Log):
         "sealed_lengths",
         "staged_next",
         "stored_bytes",
+        "stored_first",
         "tail_bytes",
         "unloaded",
     )
@@ -158,6 +159,8 @@ class LocalLog(Log):
         self.name = name
         self.first_offset = 0
         self.next_offset = 0
+        self.stored_first = 0
+        """The first offset after a crash: messages that were let go come back until a commit truncates them."""
         self.id = 0
         self.damage: HeadraceError | None = None
         self.staged_next = 0
@@ -352,6 +355,11 @@ class LocalLog(Log):
     def let_go(self, before: int) -> None:
         self.truncate(before)
 
+    def cut(self, before: int) -> None:
+        """Truncate the log for good: a commit says so."""
+        self.stored_first = max(self.stored_first, min(before, self.next_offset))
+        self.truncate(before)
+
     def truncate(self, before: int) -> None:
         """Forget messages below an offset. The engine removes files."""
         if self._lone is not None and before >= self.next_offset and not self.flushing:
@@ -471,14 +479,14 @@ class LocalLog(Log):
             return []
         # The active segment says where the last full one ends; without it, that stays until all messages are gone.
         end = self.active.base if self.active is not None else self.next_offset
-        if self.sealed and self.first_offset < (self.sealed[1] if len(self.sealed) > 1 else end):
+        if self.sealed and self.stored_first < (self.sealed[1] if len(self.sealed) > 1 else end):
             return []
         bases = [*self.sealed[1:], end]
-        empty = bisect_right(bases, self.first_offset, hi=len(self.sealed))
+        empty = bisect_right(bases, self.stored_first, hi=len(self.sealed))
         gone = list(self.sealed[:empty])
         self.stored_bytes -= sum(self.sealed_lengths[:empty])
         self.sealed, self.sealed_lengths = self.sealed[empty:], self.sealed_lengths[empty:]
-        if self.active is not None and self.active.bases and self.active.next <= self.first_offset:
+        if self.active is not None and self.active.bases and self.active.next <= self.stored_first:
             gone.append(self.active.base)
             self.stored_bytes -= self.active.length
             self.active = None

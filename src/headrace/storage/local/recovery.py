@@ -119,7 +119,7 @@ class Recovery:
     def _load_log(self, entry: LogEntry, checkpoint: Checkpoint) -> None:
         log = self._catalog.log(entry.name)
         log.id = entry.id
-        log.first_offset = entry.first
+        log.first_offset = log.stored_first = entry.first
         log.next_offset = entry.next
         log.stored_bytes = entry.stored_bytes
         log.unloaded = entry

@@ -270,6 +270,25 @@ def test_the_segments_of_what_was_let_go_stay_until_it_is_stored_that_they_may_g
         bench.until(lambda: bench.segments() == [])
 
 
+def test_what_is_let_go_stays_in_its_segments_while_less_of_it_is_stored(root: Path, tmp_path: Path) -> None:
+    with Bench(root) as bench:
+        bench.store(lambda commit: commit.create_group("orders", "workers", WORK))
+        for log in ("orders", "other"):
+            _fill(bench, 20, log)
+    with Bench(root) as bench:
+        bench.engine.log("orders").let_go(1000)
+        bench.store(lambda commit: commit.ack("orders", "workers", 0, 3, 3))
+        bench.store(lambda commit: commit.truncate("other", 1000))
+        bench.until(lambda: bench.segments("other") == [])  # all removals before that happened too
+
+        killed = bench.killed(tmp_path / "killed")
+
+    with Bench(killed) as bench:
+        log = bench.engine.log("orders")
+        assert (log.first_offset, log.next_offset) == (3, 1000)
+        assert len(log.read(3, 1000)) == 997
+
+
 def test_reading_what_was_truncated_is_refused(bench: Bench) -> None:
     bench.store(lambda commit: commit.append("orders", many(3)))
     bench.store(lambda commit: commit.truncate("orders", 2))
