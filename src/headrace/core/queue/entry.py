@@ -61,7 +61,8 @@ def end_overdue(queue: "Queue", batch: Batch, now_us: int) -> None:
     for group in list(queue.groups.values()):
         has_more = group.on_time(batch, now_us) or has_more
     expire(queue, batch, now_us)
-    drop_surplus(queue, batch, now_us)
+    if queue.has_surplus:
+        drop_surplus(queue, batch, now_us)
     if has_more:
         queue.is_overdue = True
         queue.pump_soon()
@@ -82,11 +83,12 @@ def expire(queue: "Queue", batch: Batch, now_us: int) -> None:
 
 def drop_surplus(queue: "Queue", batch: Batch, now_us: int) -> None:
     """Give up the oldest messages beyond limits that became lower, as many as a batch has room for."""
+    queue.has_surplus = False
     definition = queue.definition
     if not queue.depth.is_limited or definition.overflow != DROP_HEAD or definition.is_stream:
         return
     if queue.disposal.drop_surplus(batch, now_us, _ENDED_AT_ONCE):
-        queue.is_overdue = True
+        queue.has_surplus = queue.is_overdue = True
         queue.pump_soon()
 
 
@@ -544,7 +546,7 @@ def entered(queue: "Queue", batch: Batch, first_expiry_us: int, size_bytes: int,
         if queue.depth.is_limited:
             queue.depth.add(size_bytes)
             queue.pump(batch, now_us)  # messages that go out at once do not count
-            if not queue.is_overdue:  # else the surplus goes in steps
+            if not queue.has_surplus:  # else it goes in steps
                 queue.disposal.drop_surplus(batch, now_us)
         queue.grown()
         if (queue.is_stream or queue.is_retained) and is_over(queue.log, queue.definition.retention):

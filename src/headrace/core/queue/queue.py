@@ -273,6 +273,8 @@ class Queue:
     """True if messages may be delivered before they are synced."""
     deleted: bool
     is_overdue: bool
+    has_surplus: bool
+    """True while messages beyond a limit that became lower go in steps."""
     _is_cut_at_once: bool
     """True if settled messages leave the log with the step that settles them: only one group decides."""
     unsynced: int
@@ -349,7 +351,7 @@ class Queue:
         self._prefix = f"{QUEUE_PREFIX}{definition.name}/"
         self.used_us = now_us
         self.wake_us = self.retention_at_us = 0
-        self.is_overdue = False
+        self.is_overdue = self.has_surplus = False
         self._due_times: DueTimes | None = None
         """Due times of messages published for later; None where there never was one."""
         self._restored_end = log.next_offset

@@ -273,8 +273,8 @@ def test_the_segments_of_what_was_let_go_stay_until_it_is_stored_that_they_may_g
 def test_what_is_let_go_stays_in_its_segments_while_less_of_it_is_stored(root: Path, tmp_path: Path) -> None:
     with Bench(root) as bench:
         bench.store(lambda commit: commit.create_group("orders", "workers", WORK))
-        for log in ("orders", "other"):
-            _fill(bench, 20, log)
+        for name in ("orders", "other"):
+            _fill(bench, 20, name)
     with Bench(root) as bench:
         bench.engine.log("orders").let_go(1000)
         bench.store(lambda commit: commit.ack("orders", "workers", 0, 3, 3))
