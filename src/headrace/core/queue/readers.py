@@ -41,6 +41,8 @@ class Reader(Onlooker):
             if not self.has_room() or self.at >= self.queue.safe_offset:
                 return
             self._read(now_us)
+            if self.queue.statistics.is_round_over:
+                break
         self.queue.pump_soon()
 
     def _read(self, now_us: int) -> None:
@@ -56,6 +58,7 @@ class Reader(Onlooker):
                     messages = messages[:index]
                     break
         start, stop = self.wanted(messages)
+        queue.statistics.passed += len(messages) - (stop - start)
         if start < stop:
             queue.statistics.delivered += stop - start
             self.deliver(first + start, messages if stop - start == len(messages) else messages[start:stop])

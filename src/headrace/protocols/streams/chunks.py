@@ -44,8 +44,8 @@ FILTER_VALUE: Final = "x-stream-filter-value"
 """The annotation, or the header of other protocols, that subscriptions filter by."""
 _FILTER_BYTES: Final = FILTER_VALUE.encode()
 
-MOST_MESSAGES: Final = 4096
-"""Messages of a chunk: the event loop takes 4 ms for them."""
+MOST_MESSAGES: Final = 2048
+"""Messages of a chunk: as many as one turn of the event loop serves."""
 MOST_BYTES: Final = 256 << 10
 """Bytes of a chunk with more than one message."""
 
