@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headrace.errors import ProtocolError
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.streams import frames
-from headrace.protocols.streams.chunks import Encoder, stored
+from headrace.protocols.streams.chunks import Encoder, Splitter, stored
 from headrace.protocols.streams.codec import Decoder, Event, Publish
 from tests.stream_client import Cutter, batch, command, entry, position, publish, request, subscription, table, text
 
@@ -100,3 +100,23 @@ def test_a_chunk_has_the_very_bytes_that_were_published(raws: list[bytes], first
     assert frame.key == frames.DELIVER
     assert frame.first_offset == first
     assert frame.messages == raws
+
+
+_heads = st.sampled_from([b"", b"\x00Ss\xc0\x05\x01\xa1\x02id", b"\x00Sp\xc0\x02\x01A"])
+_messages = st.one_of(
+    st.binary(max_size=20),
+    st.builds(
+        lambda head, body, more: head + b"\x00Su\xa0" + bytes([len(body)]) + body + more,
+        _heads,
+        st.binary(max_size=255),
+        st.sampled_from([b"", b"", b"\x00Su\xa0\x00", b"\x00"]),
+    ),
+    st.builds(lambda head: head + b"\x00Su\xb0\x00\x00\x01\x00" + bytes(256), _heads),
+)
+
+
+@given(st.lists(_messages, max_size=6))
+def test_what_a_publisher_sent_before_does_not_change_how_a_message_is_split(raws: list[bytes]) -> None:
+    splitter = Splitter()
+
+    assert [splitter.split(raw) for raw in raws] == [stored(raw) for raw in raws]

@@ -52,10 +52,41 @@ MOST_BYTES: Final = 256 << 10
 
 def stored(raw: bytes) -> tuple[bytes, bytes]:
     """Return properties and payload of a received message."""
+    if not raw or raw[0]:
+        return b"", raw  # a section begins with a zero
     try:
-        return split(raw) if raw else (b"", b"")
+        return split(raw)
     except ProtocolError:
         return b"", raw
+
+
+_DATA: Final = b"\x00\x53\x75\xa0"
+"""The start of a data section whose length has one byte."""
+
+
+@final
+class Splitter:
+    """Splits the messages of one publisher. Neighbours with the same sections before the body share their properties.
+
+    That takes a third of the time of `stored`, or less.
+    """
+
+    __slots__ = ("_properties", "_start")
+
+    def __init__(self) -> None:
+        self._properties = bytes([DATA_BODY])
+        self._start = _DATA
+        """The bytes of the last message up to the length of its body."""
+
+    def split(self, raw: bytes) -> tuple[bytes, bytes]:
+        """Return what `stored` returns."""
+        at = len(self._start)
+        if len(raw) > at and raw.startswith(self._start) and raw[at] == len(raw) - at - 1:
+            return self._properties, raw[at + 1 :]
+        properties, payload = stored(raw)
+        if properties and properties[0] == DATA_BODY:
+            self._properties, self._start = properties, properties[1:] + _DATA
+        return properties, payload
 
 
 def with_filter(properties: bytes, value: str) -> bytes:

@@ -11,7 +11,7 @@ from headrace.core.queue.queue import Queue
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
 from headrace.net.connection import BY_ORDER
-from headrace.protocols.streams.chunks import stored, with_filter
+from headrace.protocols.streams.chunks import Splitter, with_filter
 from headrace.protocols.streams.codec import UNREADABLE_BATCH, Publish, encode_confirm, encode_errors
 from headrace.protocols.streams.frames import ACCESS_REFUSED, INTERNAL_ERROR, PUBLISHER_DOES_NOT_EXIST
 from headrace.protocols.streams.server import PROTOCOL, ConnectionContext, code_of
@@ -28,8 +28,21 @@ _ERROR_BYTES: Final = 10
 class Publisher:
     """One declared publisher."""
 
-    __slots__ = ("_acked", "_awaiting", "_context", "_id", "_is_due", "_publishers", "_refused", "_source", "is_closed",
-                 "numbered", "queue", "tell")  # fmt: skip
+    __slots__ = (
+        "_acked",
+        "_awaiting",
+        "_context",
+        "_id",
+        "_is_due",
+        "_publishers",
+        "_refused",
+        "_source",
+        "_splitter",
+        "is_closed",
+        "numbered",
+        "queue",
+        "tell",
+    )
 
     def __init__(self, publishers: "Publishers", number: int, queue: Queue, numbered: NumberedPublisher | None) -> None:
         self._publishers = publishers
@@ -39,6 +52,7 @@ class Publisher:
         self.numbered = numbered
         """Set if the publisher has a name, by which its messages are stored once."""
         self._source = Source(queue.name, "", self._context.client.client_id, PROTOCOL, AMQP10)
+        self._splitter = Splitter()
         self._awaiting: deque[int] = deque()
         """Publishing ids of entries that are not confirmed, in order."""
         self._acked: list[int] = []
@@ -58,8 +72,9 @@ class Publisher:
             return
         source, now_us = self._source, context.now_us
         messages: list[Message] = []
+        split = self._splitter.split
         for raw in event.messages:
-            properties, payload = stored(raw)
+            properties, payload = split(raw)
             messages.append(Message(source, payload, now_us, properties))
         if event.filters is not None:
             self._add_filters(messages, event)
