@@ -186,9 +186,31 @@ class Policy:
         return Policy(name, read["pattern"], read["definition"], read["apply-to"], read["priority"], is_operator)
 
 
+_CLASS: Final = re.compile(r"\[:([a-z]+):\]")
+_CLASSES: Final = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "digit": "0-9",
+    "lower": "a-z",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r"\s",
+    "upper": "A-Z",
+    "word": r"\w",
+    "xdigit": "0-9A-Fa-f",
+}
+"""Classes of POSIX, which RabbitMQ's expressions have in brackets and Python's do not."""
+
+
+def _class(found: re.Match[str]) -> str:
+    """Raises Refused for an unknown class: without it the pattern would match other names."""
+    if found[1] not in _CLASSES:
+        raise Refused(f"{VALIDATION}not a regular expression: there is no class {found[0]!r}")
+    return _CLASSES[found[1]]
+
+
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(pattern)
+        return re.compile(_CLASS.sub(_class, pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise Refused(f"{VALIDATION}not a regular expression: {pattern[:128]!r}: {error}") from error
 

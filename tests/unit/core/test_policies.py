@@ -135,6 +135,22 @@ def test_the_brokers_own_queues_have_no_policies(house: House) -> None:
     assert definition(house, "$history/watched").retention == Retention(max_age_ms=60_000)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("^[[:digit:]_]+$", {"12", "1_2"}),
+        ("^[^[:alpha:]]", {"12", "1_2", "-"}),
+        ("^[[:upper:][:punct:]]", {"Ab", "-"}),
+        ("b|^-", {"ab", "Ab", "-"}),
+    ],
+)
+def test_patterns_have_the_classes_of_posix(house: House, pattern: str, names: set[str]) -> None:
+    put(house, "p", pattern=pattern, max_length=5)
+    for name in ("12", "1_2", "ab", "Ab", "-"):
+        declare(house, name)
+    assert {name for name, queue in house.broker.topology.queues.items() if queue.definition.max_length == 5} == names
+
+
 # -- how settings join
 
 
@@ -302,6 +318,7 @@ def test_a_policy_gives_exchanges_an_alternate(house: House) -> None:
     ("policy", "why"),
     [
         (Policy("p", "(", {"max-length": 1}), "regular expression"),
+        (Policy("p", "[[:odd:]]", {"max-length": 1}), "no class"),
         (Policy("p", "", {}), "no policy provided"),
         (Policy("p", "", {"max-lengt": 1}), "not recognised policy settings"),
         (Policy("p", "", {"max-length": -1}), "max-length"),
