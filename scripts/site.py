@@ -179,16 +179,15 @@ def _arguments() -> str:
         "`declare` has them without `x-` and with underscores. The keys of the "
         "[configuration file](../configuration.md#queues-and-policies) say the same in other words.",
         "",
-        "| argument | in Python | kind | default |",
-        "|---|---|---|---|",
+        "| argument | in Python | kind | default | |",
+        "|---|---|---|---|---|",
     ]
     for table in (definition._ARGUMENT_TABLE, definition._STREAM_TABLE):
         for _, key in table.walk():
-            default = key.kind.show(key.default)
             python = key.name.removeprefix("x-").replace("-", "_")
-            lines.append(
-                f"| `{key.name}` | `{python}` | {_cell(key.kind.noun)} | {f'`{default}`' if default else ''} |"
-            )
+            default = f"`{key.kind.show(key.default)}`" if key.default not in (None, "") else ""
+            cells = [f"`{key.name}`", f"`{python}`", key.kind.noun, default, key.help]
+            lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     return "\n".join([*lines, ""])
 
 

@@ -326,25 +326,42 @@ def _shown(value: object) -> str:
 
 _TEXT: Final = Text("expected a string")
 _ARGUMENTS: Final = {
-    "kind": Key("x-queue-type", Choice(*KINDS), CLASSIC, ""),
-    "expires_ms": Key("x-expires", Number(1), 0, ""),
-    "max_length": Key("x-max-length", Number(), None, ""),
-    "max_length_bytes": Key("x-max-length-bytes", Number(), None, ""),
-    "overflow": Key("x-overflow", Choice(*OVERFLOWS), DROP_HEAD, ""),
-    "message_ttl_ms": Key("x-message-ttl", Number(), None, ""),
-    "max_priority": Key("x-max-priority", Number(0, 255), 0, ""),
-    "single_active": Key("x-single-active-consumer", Flag(), False, ""),
-    "lease_ms": Key("x-consumer-timeout", Number(1), DEFAULT_CONSUMER_TIMEOUT_MS, ""),
-    "delivery_limit": Key("x-delivery-limit", Number(-1), None, ""),
-    "dead_letter_exchange": Key("x-dead-letter-exchange", _TEXT, None, ""),
-    "dead_letter_key": Key("x-dead-letter-routing-key", _TEXT, None, ""),
-    "filter": Key("x-filter", _TEXT, "", ""),
-    "source": Key("x-source", _TEXT, "", ""),
-    "source_from": Key("x-source-from", Position(), "", ""),
+    "kind": Key("x-queue-type", Choice(*KINDS), CLASSIC, "Type of the queue."),
+    "expires_ms": Key(
+        "x-expires", Number(1), 0, "Milliseconds without use after which the queue is deleted; 0 for never."
+    ),
+    "max_length": Key("x-max-length", Number(), None, "Messages that may wait, or that a stream keeps."),
+    "max_length_bytes": Key("x-max-length-bytes", Number(), None, "Bytes that may wait, or that a stream keeps."),
+    "overflow": Key("x-overflow", Choice(*OVERFLOWS), DROP_HEAD, "Reaction of a full queue to a new message."),
+    "message_ttl_ms": Key("x-message-ttl", Number(), None, "Milliseconds for which a message may wait."),
+    "max_priority": Key("x-max-priority", Number(0, 255), 0, "Highest priority; 0 for order of arrival."),
+    "single_active": Key(
+        "x-single-active-consumer", Flag(), False, "True if one consumer at a time gets all messages."
+    ),
+    "lease_ms": Key(
+        "x-consumer-timeout",
+        Number(1),
+        DEFAULT_CONSUMER_TIMEOUT_MS,
+        "Milliseconds for which a consumer may hold a message.",
+    ),
+    "delivery_limit": Key(
+        "x-delivery-limit", Number(-1), None, "Redeliveries before a message is a dead letter; -1 for any number."
+    ),
+    "dead_letter_exchange": Key(
+        "x-dead-letter-exchange", _TEXT, None, "Exchange for dead letters; without it they are dropped."
+    ),
+    "dead_letter_key": Key(
+        "x-dead-letter-routing-key", _TEXT, None, "Routing key of dead letters; by default their own."
+    ),
+    "filter": Key("x-filter", _TEXT, "", "Expression that messages must satisfy to enter."),
+    "source": Key("x-source", _TEXT, "", "Stream that feeds it with old and new messages that satisfy the filter."),
+    "source_from": Key(
+        "x-source-from", Position(), "", "Start in the source: earliest, latest, an offset, timestamp=TIME."
+    ),
 }
 """The argument that each field is read from."""
 _ARGUMENT_TABLE: Final = Table(*_ARGUMENTS.values())
-_STREAM_TABLE: Final = Table(Key("x-max-age", Duration(), 0, ""))
+_STREAM_TABLE: Final = Table(Key("x-max-age", Duration(), 0, "Greatest age of a message in a stream; 0 for any."))
 """Arguments that only streams have; other queues ignore them."""
 
 
