@@ -39,6 +39,7 @@ from headrace.process import (
     EXIT_PROBLEMS,
     EXIT_STOP_TOO_LONG,
     EXIT_USAGE,
+    bound_heap,
     raise_file_limit,
     settle_memory,
 )
@@ -96,6 +97,7 @@ def _serve(launch: Launch, configuration: Configuration, opener: OpenEngine) -> 
     log = configuration.settings.log
     logs.set_up(log.level, log.format)
     raise_file_limit()
+    bound_heap()
 
     async def serve() -> None:
         program = _Program(launch, configuration, SystemClock(), opener)

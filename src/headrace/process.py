@@ -26,6 +26,13 @@ _FROZEN_US: Final = 600 * 1_000_000
 _OLDEST: Final = 2
 
 
+# Options of glibc's mallopt.
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+_HEAP: Final = ((_ARENA_MAX, 2), (_MMAP_THRESHOLD, 512 << 10), (_TRIM_THRESHOLD, 1 << 20))
+
+
 def python(*words: str) -> list[str]:
     """Return the command that runs this Python with these arguments.
 
@@ -47,6 +54,18 @@ def raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def bound_heap() -> None:
+    """Have the C library give large blocks back at once, and keep few heaps; to be called before threads start.
+
+    Otherwise glibc keeps blocks of up to 32 MiB in its heap once it has seen some, where small ones pin them: a broker
+    with a backlog of a million messages of 800 bytes on average took 94 MiB instead of 75.
+    """
+    change = getattr(ctypes.CDLL(None), "mallopt", None)
+    if change is not None:
+        for option, value in _HEAP:
+            change(option, value)
 
 
 @final

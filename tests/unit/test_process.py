@@ -44,3 +44,36 @@ assert gc.collect() == 0
 
 def test_objects_that_survive_are_set_aside_and_looked_through_now_and_then() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+
+
+BLOCKS = """
+import sys
+from pathlib import Path
+from headrace.process import bound_heap
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def make(size):
+    blocks, pins = [], []
+    for _ in range(64):
+        blocks.append(bytearray(size))
+        pins.append(bytearray(1000))
+    return pins
+
+if "bound" in sys.argv:
+    bound_heap()
+before = resident()
+kept = [make(1 << 20), make(900 << 10), make(1000 << 10)]
+print((resident() - before) >> 20)
+"""
+
+
+def _left_mib(*words: str) -> int:
+    """Memory that a process keeps of large blocks that are free, between small ones that are not."""
+    ended = subprocess.run([sys.executable, "-c", BLOCKS, *words], capture_output=True, text=True, check=True)
+    return int(ended.stdout)
+
+
+def test_large_blocks_that_are_free_leave_the_process() -> None:
+    assert _left_mib("bound") <= 4
