@@ -21,7 +21,7 @@ from headrace.core.queue.definition import parse_position
 from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Recipient
 from headrace.core.queue.group import STREAM_MODE, Group, mode_joined, mode_to_join
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
-from headrace.core.routing.address import Address, effective_group, is_address, parse_address
+from headrace.core.routing.address import MAX_CACHED_KEY, Address, effective_group, is_address, parse_address
 from headrace.errors import AccessRefused, NotFound, Refused
 from headrace.model import NATIVE, Message, Source
 from headrace.names import check_topic, quoted
@@ -279,7 +279,8 @@ class Client:
         route = _Route(Source(topic, "", self.client_id, self._protocol, self._encoding), name)
         if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
-        self._routes[topic] = route
+        if len(topic) <= MAX_CACHED_KEY:
+            self._routes[topic] = route
         return route
 
     # -- consuming ---------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from headrace.core.queue.dispatch import Consumer
 from headrace.core.queue.entry import accept, accept_moved
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.queue.queues import Queues
+from headrace.core.routing.address import MAX_CACHED_KEY
 from headrace.core.routing.topics import TopicTree
 from headrace.core.routing.topology import Topology, scoped, unscoped
 from headrace.errors import HeadraceError
@@ -311,10 +312,12 @@ class PubSub:
         """
         session = subscription.session
         pattern = subscription.pattern
+        former = session.subscriptions.get(pattern)
+        if former is None:
+            session.pattern_size += len(pattern)
         if subscription.is_queue:
             session.subscriptions[pattern] = subscription
             return False
-        former = session.subscriptions.get(pattern)
         if subscription.is_shared:
             self._shares.add(subscription)
         else:
@@ -330,7 +333,10 @@ class PubSub:
     def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
         """Remove a subscription; returns it, or None if there was none."""
         subscription = session.subscriptions.pop(pattern, None)
-        if subscription is None or subscription.is_queue:
+        if subscription is None:
+            return None
+        session.pattern_size -= len(pattern)
+        if subscription.is_queue:
             return subscription
         if subscription.is_shared:
             self._shares.remove(subscription)
@@ -415,7 +421,8 @@ class PubSub:
         route.keepers = list(keepers.values())
         if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
-        self._routes[topic] = route
+        if len(topic) <= MAX_CACHED_KEY:
+            self._routes[topic] = route
         return route
 
     def send(

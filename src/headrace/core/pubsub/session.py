@@ -353,6 +353,7 @@ class Session:
         "left_us",
         "lifetime_s",
         "link",
+        "pattern_size",
         "queue",
         "sharing",
         "subscriptions",
@@ -370,6 +371,8 @@ class Session:
         self.link: Subscriber | None = None
         """The connection; None while there is none."""
         self.subscriptions: dict[str, Subscription] = {}
+        self.pattern_size = 0
+        """Characters of their patterns."""
         self.queue: Queue | None = None
         """Waiting messages; opened with the first one."""
         self.consumer: Consumer | None = None

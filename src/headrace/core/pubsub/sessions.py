@@ -119,6 +119,7 @@ def _read(session: Session, fact: bytes, value: bytes) -> None:
     elif kind == b"f":
         pattern = rest.decode()
         session.subscriptions[pattern] = _decode_subscription(session, pattern, value)
+        session.pattern_size += len(pattern)
     elif kind == b"w":
         envelope = decode_envelope(value[8:], f"the will of {session.client_id!r}")
         session.will = Will(envelope, int.from_bytes(value[:4]), int.from_bytes(value[4:8]))

@@ -9,6 +9,8 @@ QUEUE_PREFIX: Final = "$queue/"
 DEAD_LETTER_PREFIX: Final = "$dlq/"
 ADDRESS_PREFIXES: Final = (QUEUE_PREFIX, DEAD_LETTER_PREFIX)
 MAX_OFFSET: Final = 2**63 - 1
+MAX_CACHED_KEY: Final = 255
+"""Longest topic or key whose route is remembered: only the number of routes is bounded besides."""
 
 ACK: Final = "ack"
 NACK: Final = "nack"

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Final, TypeAlias, final
 
 from headrace.config.kinds import Choice, Unfit, shown
+from headrace.core.routing.address import MAX_CACHED_KEY
 from headrace.core.routing.exchange import (
     CONSISTENT_HASH,
     DIRECT,
@@ -294,7 +295,6 @@ def _weight(binding: Binding) -> int:
 # Bounds of the route cache: a route weighs its queues and a constant for its key.
 _MAX_CACHED: Final = 200_000
 _ENTRY_WEIGHT: Final = 8
-_MAX_CACHED_KEY: Final = 255
 
 
 @final
@@ -532,7 +532,7 @@ class Exchanges:
 
     def _remember(self, exchange: str, key: str, route: tuple[str, ...]) -> None:
         weight = len(route) + _ENTRY_WEIGHT
-        if weight > _MAX_CACHED or len(key) > _MAX_CACHED_KEY:
+        if weight > _MAX_CACHED or len(key) > MAX_CACHED_KEY:
             return
         if self._cached + weight > _MAX_CACHED:
             self._forget_routes()

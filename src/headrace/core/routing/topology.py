@@ -7,7 +7,7 @@ from typing import Final, final
 
 from headrace.core.batch import Batch
 from headrace.core.queue.queue import Queue
-from headrace.core.routing.address import is_address, is_addressable, parse_address, queue_pattern
+from headrace.core.routing.address import MAX_CACHED_KEY, is_address, is_addressable, parse_address, queue_pattern
 from headrace.core.routing.exchange import Binding, Dropped, Exchange
 from headrace.core.routing.exchanges import Exchanges
 from headrace.core.routing.topics import TopicTree, key_of_topic
@@ -131,7 +131,8 @@ class Topology:
                 found = self._addressed.match(topic) or self._reserves.match(topic)
                 if len(self._routes) >= _MAX_ROUTES:
                     self._routes.clear()
-                self._routes[topic] = found
+                if len(topic) <= MAX_CACHED_KEY:
+                    self._routes[topic] = found
             return found
         queues = dict.fromkeys(self._captures.match(topic))
         queues.update(dict.fromkeys(self.of_exchange(TOPIC_EXCHANGE, key_of_topic(topic), None, ())))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from headrace.core.batch import ConfirmAll
-from headrace.core.routing.address import is_address
+from headrace.core.routing.address import MAX_CACHED_KEY, is_address
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
@@ -348,7 +348,8 @@ class Publisher(Sink):
             )
             if len(self._routes) >= _MAX_ROUTES:
                 self._routes.clear()
-            self._routes[kind, name, key] = route
+            if len(name) <= MAX_CACHED_KEY >= len(key):
+                self._routes[kind, name, key] = route
         return route
 
 

@@ -11,7 +11,7 @@ from headrace.core.queue.dispatch import Delivery, Found
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue.queue import Browser
 from headrace.core.queue.stream import StreamGroup
-from headrace.core.routing.address import format_message_id
+from headrace.core.routing.address import MAX_CACHED_KEY, format_message_id
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.model import AMQP10, Message
 from headrace.model import Source as MessageSource
@@ -203,7 +203,8 @@ class Subscription(Origin):
             route = encode_annotations(_route_of(message))
             if len(self._routes) >= _MAX_ROUTES:
                 self._routes.clear()
-            self._routes[source] = route
+            if len(source.topic) <= MAX_CACHED_KEY:
+                self._routes[source] = route
         start = body_start(properties[0], message.payload)
         return b"".join((properties[1:place], route, properties[place:], start, message.payload))
 

@@ -335,6 +335,14 @@ def _first_bytes() -> bytes:
 _FIRST: Final = _first_bytes()
 
 
+_LONG_TOPIC: Final = 1024
+
+
+def _counted(topic: str) -> int:
+    """The memory of a topic with an alias that counts as held: that of a long one."""
+    return len(topic) if len(topic) > _LONG_TOPIC else 0
+
+
 @final
 class Decoder:
     """Turns bytes into packets, in any cut. Raises ProtocolError and nothing else; it is then of no more use.
@@ -344,6 +352,7 @@ class Decoder:
     """
 
     __slots__ = (
+        "_alias_bytes",
         "_aliases",
         "_have",
         "_known",
@@ -368,19 +377,26 @@ class Decoder:
         self._need = 0
         self._topics: dict[bytes, str] = {}
         self._aliases: dict[int, str] = {}
+        self._alias_bytes = 0
+        """Bytes of the long topics among them."""
         self._known: dict[bytes, MessageProperties] = {}
 
     @property
     def held_bytes(self) -> int:
-        """Memory of an incomplete packet; a small rest, as every read may leave, does not count."""
+        """Memory of an incomplete packet and of long topics with an alias.
+
+        A small rest, as every read may leave, and topics of an ordinary length do not count.
+        """
         if not self._parts or self._have <= _SMALL_REST_BYTES:
-            return 0
-        return self._have + _PART_BYTES * len(self._parts)
+            return self._alias_bytes
+        return self._alias_bytes + self._have + _PART_BYTES * len(self._parts)
 
     def clear(self) -> None:
         """Drop everything: the connection is over."""
         self._parts.clear()
         self._have = 0
+        self._aliases.clear()
+        self._alias_bytes = 0
 
     def feed(self, data: bytes) -> list[Packet]:
         """The packets that end in these bytes; the rest is kept for the next call."""
@@ -511,6 +527,8 @@ class Decoder:
                 TOPIC_ALIAS_INVALID, f"PUBLISH: topic alias {alias} is above the maximum of {self.topic_alias_maximum}"
             )
         if topic:
+            former = self._aliases.get(alias, "")
+            self._alias_bytes += _counted(topic) - _counted(former)
             self._aliases[alias] = topic
             return topic
         known = self._aliases.get(alias)

@@ -41,6 +41,9 @@ STREAM_OFFSET: Final = "x-stream-offset"
 AUTO_COMMIT: Final = "x-auto-commit"
 GROUP_MODE: Final = "group-mode"
 _MESSAGE_ID: Final = encode_user_property("message-id", "")[:-2]
+_MEAN_PATTERN: Final = 256
+"""Mean length of the topic filters of a session with as many of them as it may have."""
+_LONGEST_PATTERN: Final = 65_535
 _OFFSET: Final = encode_user_property("offset", "")[:-2]
 """User properties up to their values."""
 
@@ -214,8 +217,13 @@ def resume(receiver: Receiver) -> None:
 def _check_room(receiver: Receiver, pattern: str) -> None:
     """Raises TooLarge if the session may have no more subscriptions."""
     session, most = receiver.session, receiver.limits.max_subscriptions
-    if session is not None and pattern not in session.subscriptions and len(session.subscriptions) >= most:
+    if session is None or pattern in session.subscriptions:
+        return
+    if len(session.subscriptions) >= most:
         raise TooLarge(f"the session has {most} subscriptions and may have no more")
+    most_size = max(most * _MEAN_PATTERN, _LONGEST_PATTERN)
+    if session.pattern_size + len(pattern) > most_size:
+        raise TooLarge(f"the topic filters of the session have {session.pattern_size} characters, {most_size} at most")
 
 
 def _subscription(receiver: Receiver, asked: Asked, identifier: int, user: dict[str, str]) -> Subscription:

@@ -7,6 +7,7 @@ from typing import Final, final
 from headrace.core.batch import Confirm
 from headrace.core.queue.definition import COMPARED, declared
 from headrace.core.queue.dispatch import Delivery
+from headrace.core.routing.address import MAX_CACHED_KEY
 from headrace.core.transaction import Publish as Staging
 from headrace.errors import NotFound, Refused
 from headrace.model import AMQP091, Message, Source
@@ -203,7 +204,8 @@ class Publisher:
         route = _Route(destination, source)
         if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
-        self._routes[text] = route
+        if len(text) <= MAX_CACHED_KEY:
+            self._routes[text] = route
         return route
 
     def _properties(self, frame: Frame) -> Properties:

@@ -398,3 +398,24 @@ def test_what_came_before_an_error_is_not_lost() -> None:
     assert len(packets) == 1
     with pytest.raises(ProtocolError):
         made.feed(b"")
+
+
+def test_long_topics_with_an_alias_count_as_held_until_they_are_replaced_or_the_end() -> None:
+    made = connected(5)
+
+    def publish(topic: str, alias: int) -> None:
+        body = len(topic).to_bytes(2) + topic.encode() + b"\x03\x23" + alias.to_bytes(2) + b"x"
+        low, high = len(body) & 127 | 128, len(body) >> 7
+        size = bytes((low, high)) if high < 128 else bytes((low, high & 127 | 128, high >> 7))
+        assert len(made.feed(b"\x30" + size + body)) == 1
+
+    publish("short" * 40, 1)
+    assert made.held_bytes == 0
+    publish("a" * 50_000, 2)
+    publish("b" * 60_000, 3)
+    publish("c" * 40_000, 3)
+    assert made.held_bytes == 90_000
+    publish("short" * 40, 2)
+    assert made.held_bytes == 40_000
+    made.clear()
+    assert made.held_bytes == 0

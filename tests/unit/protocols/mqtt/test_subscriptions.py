@@ -302,3 +302,16 @@ def test_a_queue_that_captures_topics_confirms_when_it_has_them() -> None:
     field.run()
     assert device.take_one(PUBACK).reason == 0
     assert [one.kind for one in device.take() if one.kind == PUBLISH] == []
+
+
+def test_the_topic_filters_of_a_session_have_a_size_in_all() -> None:
+    field = Field(limits=MqttSettings(max_subscriptions=1000))
+    reader = kept(field, "r")
+    long = ["x" * 60_000 + f"/{number}" for number in range(6)]
+
+    assert reader.subscribe(*long) == [1, 1, 1, 1, 0x97, 0x97]
+    assert reader.subscribe(long[0], "short") == [1, 1]
+    reader.unsubscribe(long[0], long[1])
+    assert reader.subscribe(long[4], long[5], long[0]) == [1, 1, 0x97]
+    again = kept(field.restart(), "r")
+    assert again.subscribe(long[1]) == [0x97]
