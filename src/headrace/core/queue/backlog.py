@@ -30,7 +30,7 @@ _OFFERED_AT_ONCE: Final = 64
 _MOST_REMEMBERED: Final = 8
 """Members remembered per failed message. After so many others failed it, the first of them may have it again."""
 _READ_AT_ONCE: Final = 256
-_LOOKS: Final = 1024
+_LOOKS: Final = 256
 """Messages that one consumer looks at in one round, so that a long backlog does not hold up the event loop."""
 
 
