@@ -3,8 +3,8 @@
     python -m bench.spark [--messages 1000000] [--rounds 3] [--only write|read|latency|assign] [--filters 1000]
 
 All contenders of a question are run in turn, round by round, in one session; ratios are of the medians. CPU is that of
-this process, its JVM and all their Python workers. For `assign` every message has two headers and matches about 2.5
-filters: matched on one core, matched in Spark, stored.
+this process, its JVM and all their Python workers, and of the broker apart; it says more than time on a busy machine.
+For `assign` every message has two headers and matches about 2.5 filters: matched on one core, matched in Spark, stored.
 """
 
 import argparse
@@ -40,6 +40,7 @@ PAYLOAD_BYTES = 200
 WARMUP_ROUNDS = 3
 """Until Java has compiled what all of them run."""
 LATENCY_ROUNDS = 10
+KINDS = ("Java", "Python", "broker")
 ALONE_ROWS = 100_000
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -52,7 +53,8 @@ class Contest:
         self._messages = messages
         self._contenders: dict[str, Callable[[], None]] = {}
         self.wall: dict[str, list[float]] = {}
-        self.cpu: dict[str, list[float]] = {}
+        self.cpu: dict[str, list[dict[str, float]]] = {}
+        """Seconds of CPU by kind of process, of each round."""
 
     def add(self, name: str, run: Callable[[], None]) -> None:
         self._contenders[name] = run
@@ -62,26 +64,38 @@ class Contest:
     def run(self, rounds: int) -> None:
         for number in range(-WARMUP_ROUNDS, rounds):
             for name, run in self._contenders.items():
-                cpu, start = sum(_cpu_seconds().values()), time.perf_counter()
+                before, start = cpu_seconds(), time.perf_counter()
                 run()
                 if number >= 0:
                     self.wall[name].append(time.perf_counter() - start)
-                    self.cpu[name].append(sum(_cpu_seconds().values()) - cpu)
+                    self.cpu[name].append({kind: after - before[kind] for kind, after in cpu_seconds().items()})
 
     def median(self, name: str) -> float:
         return statistics.median(self.wall[name])
+
+    def cpu_us(self, name: str, *kinds: str) -> float:
+        """Return the median microseconds of CPU a row, of all processes or of these kinds."""
+        spent = [sum(each[kind] for kind in kinds or KINDS) for each in self.cpu[name]]
+        return statistics.median(spent) / self._messages * 1e6
 
     def report(self) -> None:
         print(f"\n{self._title}")
         for name, times in self.wall.items():
             median = statistics.median(times)
-            cpu = statistics.median(self.cpu[name]) / self._messages * 1e6
             spread = f"{min(times):.2f} to {max(times):.2f} s"
-            print(f"  {name:<34} {self._messages / median:>12,.0f} rows/s   {spread:<18} {cpu:.2f} us CPU a row")
+            kinds = ", ".join(f"{kind} {self.cpu_us(name, kind):.2f}" for kind in KINDS)
+            print(
+                f"  {name:<34} {self._messages / median:>12,.0f} rows/s   {spread:<18} "
+                f"{self.cpu_us(name):.2f} us CPU a row ({kinds})"
+            )
 
 
 def ratio(text: str, found: float, wanted: float) -> None:
     print(f"  {text}: {found:.2f}" + (f" (at least {wanted:.1f} wanted)" if wanted else ""))
+
+
+def at_most(text: str, found: float, wanted: float) -> None:
+    print(f"  {text}: {found:.2f} (at most {wanted:.1f} wanted)")
 
 
 class TupleSource(DataSource):
@@ -146,7 +160,7 @@ class Broker:
         self._process.wait(60)
 
 
-def _cpu_seconds() -> dict[str, float]:
+def cpu_seconds() -> dict[str, float]:
     """What this process and everything below it has used so far, by kind: Java, the broker, all other Python."""
     children: dict[int, list[int]] = {}
     used: dict[int, tuple[str, float]] = {}
@@ -158,9 +172,10 @@ def _cpu_seconds() -> dict[str, float]:
             continue
         pid = int(stat.parent.name)
         children.setdefault(int(fields[1]), []).append(pid)
-        kind = "Java" if b"java" in command[0] else "broker" if b"serve" in command else "Python"
+        is_broker = b"serve" in command or b"kafka.Kafka" in command
+        kind = "broker" if is_broker else "Java" if b"java" in command[0] else "Python"
         used[pid] = kind, sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    total, ahead = {"Java": 0.0, "Python": 0.0, "broker": 0.0}, [os.getpid()]
+    total, ahead = dict.fromkeys(KINDS, 0.0), [os.getpid()]
     while ahead:
         pid = ahead.pop()
         kind, seconds = used.get(pid, ("Python", 0.0))
@@ -169,7 +184,7 @@ def _cpu_seconds() -> dict[str, float]:
     return total
 
 
-def _session(folder: Path) -> SparkSession:
+def make_session(folder: Path, settings: dict[str, str] | None = None) -> SparkSession:
     ensure_java()
     ensure_python(folder)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # packages that are installed are compiled
@@ -180,15 +195,17 @@ def _session(folder: Path) -> SparkSession:
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.driver.memory", "2g")
     manager = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     builder = builder.config("spark.sql.streaming.checkpointFileManagerClass", manager)
+    for key, value in (settings or {}).items():
+        builder = builder.config(key, value)
     return builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
 
-def _consume(frame: DataFrame) -> None:
+def consume(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _read(spark: SparkSession, url: str) -> DataFrame:
-    return spark.read.format("headrace").option("url", url).load("orders")
+def _read(spark: SparkSession, url: str, **options: str) -> DataFrame:
+    return spark.read.format("headrace").option("url", url).options(**options).load("orders")
 
 
 def _stream(spark: SparkSession, url: str, checkpoint: Path) -> float:
@@ -230,6 +247,7 @@ def bench_write(frame: DataFrame, broker: Broker, folder: Path, messages: int, r
     contest.run(rounds)
     contest.report()
     ratio("rows/s / 100,000", messages / contest.median("headrace, through a running broker") / 100_000, 1.0)
+    at_most("us of CPU a row, Spark and broker together", contest.cpu_us("headrace, through a running broker"), 2.0)
 
 
 def bench_read(spark: SparkSession, broker: Broker, folder: Path, messages: int, rounds: int) -> None:
@@ -240,13 +258,14 @@ def bench_read(spark: SparkSession, broker: Broker, folder: Path, messages: int,
     contest = Contest(f"Reading {messages:,} messages of {PAYLOAD_BYTES} B, all columns", messages)
     checkpoints = iter(range(1000))
     rates: list[float] = []
-    contest.add("parquet, uncompressed", lambda: _consume(spark.read.parquet(parquet)))
-    contest.add("headrace, data directory", lambda: _consume(_read(spark, url)))
-    contest.add("headrace, through the broker", lambda: _consume(_read(spark, broker.url)))
+    contest.add("parquet, uncompressed", lambda: consume(spark.read.parquet(parquet)))
+    contest.add("headrace, data directory", lambda: consume(_read(spark, url)))
+    contest.add("headrace, 8 partitions", lambda: consume(_read(spark, url, minPartitions="8")))
+    contest.add("headrace, through the broker", lambda: consume(_read(spark, broker.url)))
     stream = "headrace, stream from directory"
     contest.add(stream, lambda: rates.append(_stream(spark, url, folder / f"cp{next(checkpoints)}")))
     contest.add("parquet, as a stream", lambda: _stream_parquet(spark, parquet, folder / f"cp{next(checkpoints)}"))
-    contest.add("a source of tuples", lambda: _consume(spark.read.format("tuples").load(url)))
+    contest.add("a source of tuples", lambda: consume(spark.read.format("tuples").load(url)))
     contest.run(rounds)
     contest.report()
     own = contest.median("headrace, data directory")
@@ -258,6 +277,13 @@ def bench_read(spark: SparkSession, broker: Broker, folder: Path, messages: int,
     found = contest.median("parquet, uncompressed") / contest.median("parquet, as a stream")
     ratio("parquet as a stream, of its batch rate", found, 0.0)
     ratio("through the broker, of the directory's rate", own / contest.median("headrace, through the broker"), 0.0)
+    files = contest.cpu_us("parquet, uncompressed")
+    at_most("CPU of the directory, of parquet's", contest.cpu_us("headrace, data directory") / files, 1.3)
+    at_most("the same with 8 partitions", contest.cpu_us("headrace, 8 partitions") / files, 1.3)
+    through = "headrace, through the broker"
+    at_most("CPU of Spark through the broker, of parquet's", contest.cpu_us(through, "Java", "Python") / files, 1.5)
+    at_most("us of the broker a row", contest.cpu_us(through, "broker"), 0.4)
+    at_most("us of CPU a row of the stream, its start included", contest.cpu_us(stream), 2.0)
 
 
 def bench_latency(spark: SparkSession, broker: Broker, folder: Path, rounds: int) -> None:
@@ -329,9 +355,9 @@ def bench_assign(
     for number in range(rounds):
         state = folder / f"assign-{number}"
         settings = AssignSettings("bench", Endpoint(broker.url), "events", read_filters(filters), state, once=True)
-        before = _cpu_seconds()
+        before = cpu_seconds()
         stored.append(run_assign(spark, settings).rate)
-        used = {kind: (after - before[kind]) / messages * 1e6 for kind, after in _cpu_seconds().items()}
+        used = {kind: (after - before[kind]) / messages * 1e6 for kind, after in cpu_seconds().items()}
         matched = f"matched: on one core {_matched_alone(log, texts):,.0f} rows/s, in Spark"
         print(f"  stored {stored[-1]:,.0f} rows/s; {matched} {_matched_in_spark(log, texts, messages):,.0f} rows/s")
         print("    us of CPU a message stored: " + ", ".join(f"{kind} {each:.1f}" for kind, each in used.items()))
@@ -360,7 +386,7 @@ def _matched_in_spark(log: DataFrame, filters: list[str], messages: int) -> floa
             yield pa.RecordBatch.from_arrays([offsets, pa.array(numbers)], ["offset", "filter"])
 
     started = time.perf_counter()
-    _consume(log.mapInArrow(match, "offset BIGINT, filter INT"))
+    consume(log.mapInArrow(match, "offset BIGINT, filter INT"))
     return messages / (time.perf_counter() - started)
 
 
@@ -374,7 +400,7 @@ def main() -> None:
     filters = {f"q{number:05}": filter_of(number) for number in range(arguments.filters)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        spark = _session(folder)
+        spark = make_session(folder)
         broker = Broker(folder)
         try:
             broker.declare("sink")
