@@ -84,8 +84,8 @@ TABLE_VALUES = {b"lamp": b"on", b"door": b""}
 def group() -> GroupState:
     state = GroupState("billing", WORK, "orders/#", 40)
     state.cursor = 50
-    state.settled.add(42, 45)
-    state.settled.add(47, 48)
+    state.add_settled(42, 45)
+    state.add_settled(47, 48)
     state.pending = {41: Pending(1, START_US, "c1"), 46: Pending(3, START_US + 5, "")}
     return state
 

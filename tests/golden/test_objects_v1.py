@@ -46,8 +46,8 @@ PREFIX = keys.entry_prefix(keys.log_name("main", 7))
 def progress() -> GroupState:
     state = GroupState("workers", WORK, "", 40)
     state.cursor = 50
-    state.settled.add(42, 45)
-    state.settled.add(70, 100)
+    state.add_settled(42, 45)
+    state.add_settled(70, 100)
     return state
 
 

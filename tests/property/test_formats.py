@@ -84,7 +84,7 @@ def groups(draw: st.DrawFn) -> GroupState:
     state = GroupState(draw(text), draw(st.sampled_from([WORK, STREAM])), draw(text), draw(u63))
     state.cursor = draw(u63)
     for start, length in draw(ranges):
-        state.settled.add(start, start + length)
+        state.add_settled(start, start + length)
     state.pending = draw(pending)
     return state
 

@@ -96,15 +96,15 @@ class Appends:
     gets a second place.
     """
 
-    __slots__ = ("_is_counted", "_number", "appends", "deliver_before_sync", "queues", "size_bytes")
+    __slots__ = ("_number", "appends", "deliver_before_sync", "is_counted", "queues", "size_bytes")
 
     def __init__(self) -> None:
         self._number = next(_numbers)
         self.queues: list[Queue] = []
         self.appends: list[Append] = []
         """One for each of the queues."""
-        self._is_counted = False
-        """True if one of the queues has a limit, and counts the messages on their way to it."""
+        self.is_counted = False
+        """True if one of the queues has a limit, and counts the messages on their way to it: `unstage` must follow."""
         self.size_bytes = 0
         """The size of all payloads."""
         self.deliver_before_sync = True
@@ -112,7 +112,7 @@ class Appends:
 
     def add(self, queue: "Queue", message: Message) -> None:
         if queue.is_limited:
-            self._is_counted = True
+            self.is_counted = True
         size_bytes = len(message.payload)
         self.size_bytes += size_bytes
         if queue.appends_number == self._number:
@@ -131,7 +131,7 @@ class Appends:
     def add_whole(self, queue: "Queue", append: Append) -> None:
         """Add encoded rows, or copies with their origin: no other messages go into the same append."""
         if queue.is_limited:
-            self._is_counted = True
+            self.is_counted = True
         self.size_bytes += append.size_bytes
         if append.encoded is not None:
             self.deliver_before_sync = False
@@ -164,7 +164,7 @@ class Appends:
 
     def unstage(self) -> None:
         """Tell the queues with limits that the messages are in their logs now, or never will be."""
-        if self._is_counted:
+        if self.is_counted:
             for at, queue in enumerate(self.queues):
                 queue.unstaged(self.appends[at])
 
@@ -365,33 +365,22 @@ class Batch:
     # -- contents ----------------------------------------------------------------------------------------------------
 
     @property
-    def is_awaited(self) -> bool:
-        """True if somebody waits for the disk. Nobody waits for settlements: they are durable within a second."""
+    def is_promise(self) -> bool:
+        """True if somebody waits for more than its messages. Nobody waits for settlements: they are durable soon."""
         if self.done is not None or self.is_barrier or self.is_promised:
             return True
-        return self.confirms.is_awaited or bool(self.durable.puts or self.durable.drops)
+        return bool(self.durable.puts or self.durable.drops)
 
     def can_wait(self, most_steps: int) -> bool:
         """True if it holds nothing but a few settlements, which nobody waits for."""
         if self.published.queues or self.moved.queues or self.confirms.waiting or self.is_for_memory or self.entered:
             return False
-        return len(self.durable.steps) <= most_steps and not self.is_awaited
-
-    @property
-    def deliver_before_sync(self) -> bool:
-        """True if no consumer of these queues learns offsets, so it may see messages that are not durable."""
-        if self.done is not None or self.is_barrier or self.is_promised:
-            return False
-        if self.durable.puts or self.durable.drops:
-            return False
-        return self.published.deliver_before_sync and self.moved.deliver_before_sync
+        return len(self.durable.steps) <= most_steps and not self.is_promise
 
     @property
     def is_plain(self) -> bool:
         """True if settlements need not be stored with it: it holds only messages of clients and steps of groups."""
-        if self.moved.queues or self.moved_in_memory.queues or self.is_barrier or self.is_promised:
-            return False
-        return not (self.durable.puts or self.durable.drops)
+        return not (self.moved.queues or self.moved_in_memory.queues or self.is_promise)
 
     @property
     def is_empty(self) -> bool:

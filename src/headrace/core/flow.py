@@ -299,12 +299,16 @@ class Flow:
         """Forget a deleted host with all its bytes."""
         self.hold(host, False)
         self.update(host, 0, 0)
-        del self._shares[host]
+        self._shares.pop(host, None)
 
     def update(self, host: object, waiting_bytes: int, memory_bytes: int) -> None:
         """Decide anew by the bytes of this host that wait for the disk and those of its queues in memory."""
-        waiting_before, memory_before = self._shares.get(host, (0, 0))
-        self._shares[host] = (waiting_bytes, memory_bytes)
+        share = (waiting_bytes, memory_bytes)
+        before = self._shares.get(host, (0, 0))
+        if share == before and not (self.blocked or self._held or self._memory_bytes):
+            return  # nothing changed
+        waiting_before, memory_before = before
+        self._shares[host] = share
         self._waiting_bytes += waiting_bytes - waiting_before
         self._memory_bytes += memory_bytes - memory_before
         self._decide()

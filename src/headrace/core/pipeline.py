@@ -313,7 +313,8 @@ class CommitPipeline:
             calls, self._at_flush = self._at_flush, []
             for call in calls:
                 call()
-        self._deliver(now_us)
+        if self._pumps or self._after_pumps or self.batch.is_for_memory:
+            self._deliver(now_us)
         if self._in_flight is not None or now_us < self.retry_at_us:
             return False
         self.retry_at_us = 0
@@ -384,33 +385,41 @@ class CommitPipeline:
             except HeadraceError as error:
                 self._committed(batch, error)
                 return
-        if commit.is_empty and not batch.is_barrier:
+        if not (commit.appends or batch.is_barrier) and commit.is_empty:
             self._committed(batch, None)
             return
         batch.sent_us = self._clock.monotonic_us()
-        commit.written = (lambda: self._written(batch)) if self._ended is None and batch.deliver_before_sync else None
+        is_promise = batch.is_promise
+        # No consumer of these queues learns offsets, so it may see messages that are not durable.
+        may_deliver = batch.published.deliver_before_sync and batch.moved.deliver_before_sync
+        commit.written = self._written if may_deliver and not is_promise and self._ended is None else None
         try:
-            self._engine.commit(commit, lambda error: self._committed(batch, error), batch.is_awaited)
+            self._engine.commit(commit, lambda error: self._done(batch, error), is_promise or batch.confirms.is_awaited)
         except HeadraceError as error:
             self._committed(batch, error)
 
-    def _written(self, batch: Batch) -> None:
-        """Let consumers have a batch that is visible and survives a kill; it is confirmed once it is durable."""
-        self._in_flight = None
+    def _written(self) -> None:
+        """Let consumers have the batch in flight, which is visible and survives a kill, before it is durable."""
+        batch, self._in_flight = self._in_flight, None
+        assert batch is not None
         self._visible.append(batch)
         for appends in (batch.published, batch.moved):
             for at, queue in enumerate(appends.queues):
                 queue.unsynced_from(appends.appends[at].base)
-        batch.published.unstage()
+        if batch.published.is_counted:
+            batch.published.unstage()
         now_us = self._clock.now_us()
         self._use(batch, now_us)
         self._deliver(now_us)
         if self._sealed or self._is_due(now_us):
             self.open()
 
-    def _synced(self, batch: Batch, error: HeadraceError | None) -> None:
-        """Confirm a visible batch that is durable now. An error is the end of the engine."""
-        self._visible.popleft()
+    def _done(self, batch: Batch, error: HeadraceError | None) -> None:
+        """Confirm a visible batch that is durable now, or end the batch in flight."""
+        if batch is self._in_flight:
+            self._committed(batch, error)
+            return
+        self._visible.popleft()  # an error is the end of the engine
         self.waiting_bytes -= batch.size_bytes
         for appends in (batch.published, batch.moved):
             for at, queue in enumerate(appends.queues):
@@ -423,10 +432,7 @@ class CommitPipeline:
         self.update_flow()
 
     def _committed(self, batch: Batch, error: HeadraceError | None) -> None:
-        batch.durable.written = None  # it holds the batch, and so all messages until the garbage collector comes
-        if self._visible and self._visible[0] is batch:
-            self._synced(batch, error)
-            return
+        """End the batch in flight: it is visible and as durable as somebody wants, or it failed."""
         self._in_flight = None
         self.waiting_bytes -= batch.size_bytes
         if error is None:

@@ -4,6 +4,7 @@ Its size is bounded by the claims: settled offsets above `committed` are ranges,
 not settled have an entry. A message is ready when it is at or above `committed`, not settled and has no entry.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import mypyc_attr
@@ -105,6 +106,11 @@ class Pending:
         return f"Pending({self.attempts}, {self.due_us}, {self.consumer!r})"
 
 
+_NO_RANGES: Final = RangeSet()
+_NO_PENDING: Final[dict[int, Pending]] = {}
+"""Shared by all groups without any; nobody changes them."""
+
+
 @final
 @mypyc_attr(acyclic=True)
 class GroupState:
@@ -117,129 +123,146 @@ class GroupState:
         self.committed = start
         self._settled: RangeSet | None = None
         self._pending: dict[int, Pending] | None = None
-        """Both come into being when needed and go when empty: most groups have neither, most of the time, and an
-        absent object need not come from memory for each message."""
+        """None while there are none: most groups have neither, most of the time, and an absent object need not come
+        from memory for each message."""
         self.name = name
         self.mode = mode
         self.filter = filter
 
     @property
     def settled(self) -> RangeSet:
-        """The settled offsets above `committed`."""
-        if self._settled is None:
-            self._settled = RangeSet()
-        return self._settled
+        """The settled offsets above `committed`, to be read; `add_settled` adds to them."""
+        return self._settled if self._settled is not None else _NO_RANGES
 
     @property
     def settled_count(self) -> int:
         """The number of settled offsets above `committed`."""
-        settled = self._settled
-        if settled is None:
-            return 0
-        if not settled.size:
-            self._settled = None
-        return settled.size
+        return self._settled.size if self._settled is not None else 0
 
     @property
     def is_plain(self) -> bool:
         """True if no offset is settled above `committed`, claimed or requeued."""
-        return (self._settled is None and self._pending is None) or not (self.settled_count or self.has_pending)
+        return self._settled is None and self._pending is None
 
     @property
-    def pending(self) -> dict[int, Pending]:
+    def pending(self) -> Mapping[int, Pending]:
         """The offsets that were claimed or requeued, and are not settled."""
-        if self._pending is None:
-            self._pending = {}
-        return self._pending
+        return self._pending if self._pending is not None else _NO_PENDING
 
     @pending.setter
     def pending(self, pending: dict[int, Pending]) -> None:
-        self._pending = pending
+        self._pending = pending or None
 
     @property
     def has_pending(self) -> bool:
         """True if any offset was claimed or requeued, and is not settled."""
-        pending = self._pending
-        if pending is None:
-            return False
-        if not pending:
-            self._pending = None
-        return len(pending) > 0
+        return self._pending is not None
+
+    def add_settled(self, start: int, stop: int) -> None:
+        """Note offsets above `committed` as settled."""
+        if self._settled is None:
+            self._settled = RangeSet()
+        self._settled.add(start, stop)
+
+    def set_pending(self, offset: int, entry: Pending) -> None:
+        if self._pending is None:
+            self._pending = {}
+        self._pending[offset] = entry
+
+    def drop_pending(self, offset: int) -> None:
+        """Forget the entry of an offset, if it has one."""
+        if self._pending is not None:
+            self._pending.pop(offset, None)
+            if not self._pending:
+                self._pending = None
 
     def copy(self) -> "GroupState":
         """An independent copy of the state."""
         copied = GroupState(self.name, self.mode, self.filter, self.committed)
         copied.cursor = self.cursor
-        if self.settled_count:
-            for start, stop in self.settled:
-                copied.settled.add(start, stop)
-        if self.has_pending:
-            copied.pending = {
-                offset: Pending(entry.attempts, entry.due_us, entry.consumer) for offset, entry in self.pending.items()
-            }
+        for start, stop in self.settled:
+            copied.add_settled(start, stop)
+        copied.pending = {
+            offset: Pending(entry.attempts, entry.due_us, entry.consumer) for offset, entry in self.pending.items()
+        }
         return copied
 
     def apply(self, step: Transition) -> None:
         """Make one transition: both the progress and the pending part of it."""
+        if self._pending is None and step.kind in (ACKED, DEAD):
+            self.settle(step.start, step.stop)
+            return
         self.apply_progress(step)
         self.apply_pending(step)
 
     def apply_progress(self, step: Transition) -> None:
         """Move cursor, committed and settled. Independent of the pending part, so each can be stored by itself."""
         kind = step.kind
-        if kind == CLAIMED:
+        if kind in (ACKED, DEAD):
+            self.settle(step.start, step.stop)
+        elif kind == CLAIMED:
             if step.stop > self.cursor:
                 self.cursor = step.stop
-        elif kind in (ACKED, DEAD):
-            self.settle(step.start, step.stop)
         elif kind == CURSOR:
             self.cursor = step.start
             if step.start < self.committed:
                 self.committed = step.start
-                self.settled.clear()
+                self._settled = None
         elif kind == COMMITTED:
-            self.committed = step.start
-            self.settled.discard_below(step.start)
-            self.committed = self.settled.take_from(step.start)
-            self.cursor = max(self.cursor, self.committed)
+            self._commit(step.start)
+
+    def _commit(self, offset: int) -> None:
+        """Move `committed` there, and on over all settled offsets without a gap."""
+        self.committed = offset
+        settled = self._settled
+        if settled is not None:
+            settled.discard_below(offset)
+            self.committed = settled.take_from(offset)
+            if not settled.size:
+                self._settled = None
+        if self.committed > self.cursor:
+            self.cursor = self.committed
 
     def apply_pending(self, step: Transition) -> None:
         """Move the entries of claimed, requeued and settled offsets."""
         kind = step.kind
-        if kind in (ACKED, DEAD) and not self.has_pending:
-            return
-        pending = self.pending
         if kind == CLAIMED:
             for offset in range(step.start, step.stop):
-                entry = pending.get(offset)
+                entry = self.pending.get(offset)
                 attempts = entry.attempts + 1 if entry is not None else 1
-                pending[offset] = Pending(attempts, step.due_us, step.consumer)
-        elif kind in (ACKED, DEAD):
-            if step.stop - step.start > len(pending):
-                for offset in [offset for offset in pending if step.start <= offset < step.stop]:
-                    del pending[offset]
-            else:
-                for offset in range(step.start, step.stop):
-                    if offset in pending:
-                        del pending[offset]
+                self.set_pending(offset, Pending(attempts, step.due_us, step.consumer))
         elif kind == REQUEUED:
             for offset in range(step.start, step.stop):
-                entry = pending.get(offset)
-                pending[offset] = Pending(entry.attempts if entry is not None else 0, step.due_us, "")
+                entry = self.pending.get(offset)
+                attempts = entry.attempts if entry is not None else 0
+                self.set_pending(offset, Pending(attempts, step.due_us, ""))
+        elif kind in (ACKED, DEAD):
+            self._drop_pending(step.start, step.stop)
         elif kind == COMMITTED:
-            for offset in [offset for offset in pending if offset < step.start]:
+            self._drop_pending(0, step.start)
+
+    def _drop_pending(self, start: int, stop: int) -> None:
+        pending = self._pending
+        if pending is None:
+            return
+        if stop - start > len(pending):
+            for offset in [offset for offset in pending if start <= offset < stop]:
                 del pending[offset]
+        else:
+            for offset in range(start, stop):
+                pending.pop(offset, None)
+        if not pending:
+            self._pending = None
 
     def settle(self, start: int, stop: int) -> None:
         """Settle these offsets: `committed` moves over all settled offsets without a gap."""
         if stop <= self.committed:
             return
-        if start <= self.committed:
-            self.committed = stop
-            if self._settled is not None and self.settled_count:
-                self._settled.discard_below(stop)
-                self.committed = self._settled.take_from(stop)
+        if start > self.committed:
+            self.add_settled(start, stop)
+        elif self._settled is not None:
+            self._commit(stop)
         else:
-            self.settled.add(start, stop)
-        if self.committed > self.cursor:
-            self.cursor = self.committed
+            self.committed = stop
+            if stop > self.cursor:
+                self.cursor = stop

@@ -69,8 +69,3 @@ class RangeSet:
             self.size -= offset - self._starts[0]
             del self._starts[0], self._stops[0]
         return offset
-
-    def clear(self) -> None:
-        self._starts.clear()
-        self._stops.clear()
-        self.size = 0

@@ -51,7 +51,7 @@ class Table:
         self.all += made
 
     def held(self, wanted: set[int]) -> list[Delivery]:
-        found = [self.leases.get(offset) for offset in sorted(wanted & self.dues.keys())]
+        found = [self.leases.held.get(offset) for offset in sorted(wanted & self.dues.keys())]
         return [delivery for delivery in found if delivery is not None]
 
     def forget(self, gone: list[Delivery]) -> None:
@@ -93,9 +93,9 @@ def test_what_is_held_and_when_it_ends_is_as_in_a_table(made: list[tuple[str, se
     for kind, wanted, time_us in made:
         table.step(kind, set(wanted), time_us)
 
-        assert {delivery.offset: delivery.due_us for delivery in table.leases} == table.dues
+        assert {delivery.offset: delivery.due_us for delivery in table.leases.held.values()} == table.dues
         assert table.leases.next_end_us() == min(table.dues.values(), default=0)
-        assert {id(each) for each in table.all if each.is_held} == {id(each) for each in table.leases}
+        assert {id(each) for each in table.all if each.is_held} == {id(each) for each in table.leases.held.values()}
 
 
 @pytest.mark.parametrize("most", [1, 2, 6])
@@ -112,9 +112,9 @@ def test_questions_about_one_claim_need_no_look_at_all_of_them(is_ordered: bool,
         now_us += is_ordered
         table.step(kind, wanted, now_us + (5 if kind in ("give", "renew") and is_ordered else chance.randint(1, 9)))
 
-        assert len(table.leases) == len(table.dues)
+        assert len(table.leases.held) == len(table.dues)
         assert table.leases.next_end_us() == min(table.dues.values(), default=0)
-        assert {offset for offset in range(8) if offset in table.leases} == table.dues.keys()
+        assert {offset for offset in range(8) if offset in table.leases.held} == table.dues.keys()
         assert {each.offset for each in table.all if each.is_held} == table.dues.keys()
         table.all = [each for each in table.all if each.is_held]
 
@@ -125,7 +125,7 @@ def test_one_claim_is_not_taken_for_another() -> None:
 
     assert table.leases.end_of(CONSUMER, 4) is None
 
-    assert [delivery.offset for delivery in table.leases] == [3]
+    assert [delivery.offset for delivery in table.leases.held.values()] == [3]
 
 
 @pytest.mark.parametrize("asked", [False, True])

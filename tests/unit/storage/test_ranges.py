@@ -81,14 +81,6 @@ def test_taking_from_a_gap_gives_the_offset_back() -> None:
     assert list(found) == [(3, 5)]
 
 
-def test_clearing_leaves_nothing() -> None:
-    found = _ranges((3, 5), (7, 9))
-
-    found.clear()
-
-    assert list(found) == []
-
-
 _pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair))))
 
 

@@ -9,7 +9,6 @@ queues, a step for each of them would cost as much as the message: it waits unti
 """
 
 import heapq
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.queue.dispatch import Consumer, Delivery
@@ -54,8 +53,7 @@ class UnstoredClaims:
 
     def add(self, deliveries: list[Delivery]) -> None:
         """Note new claims."""
-        for delivery in deliveries:
-            self._fresh.append(delivery)
+        self._fresh += deliveries
         if len(self._fresh) > self._swept_after:
             self._fresh = [delivery for delivery in self._fresh if delivery.is_held]
             self._swept_after = max(_SWEPT_AFTER, 2 * len(self._fresh))
@@ -144,10 +142,11 @@ class Leases:
     of the heap before they outnumber the others.
     """
 
-    __slots__ = ("_deliveries", "_ends", "_given", "_is_ordered", "_last_us", "_noted", "_numbers")
+    __slots__ = ("_ends", "_given", "_is_ordered", "_last_us", "_noted", "_numbers", "held")
 
     def __init__(self) -> None:
-        self._deliveries: dict[int, Delivery] = {}
+        self.held: dict[int, Delivery] = {}
+        """The claimed messages by offset. Others only read it."""
         self._given = 0
         """Number of leases given since nothing was held."""
         self._is_ordered = True
@@ -160,21 +159,9 @@ class Leases:
         self._noted = 0
         """Number of offsets in `_ends`."""
 
-    def __len__(self) -> int:
-        return len(self._deliveries)
-
-    def __iter__(self) -> Iterator[Delivery]:
-        return iter(self._deliveries.values())
-
-    def __contains__(self, offset: int) -> bool:
-        return offset in self._deliveries
-
-    def get(self, offset: int) -> Delivery | None:
-        return self._deliveries.get(offset)
-
     def give(self, deliveries: list[Delivery], due_us: int) -> None:
         """Lease messages that nobody holds, until `due_us`."""
-        held = self._deliveries
+        held = self.held
         if self._is_ordered and due_us < self._last_us and held:
             self._is_ordered = False
             self._sweep()
@@ -192,20 +179,20 @@ class Leases:
     def renew(self, deliveries: list[Delivery], due_us: int) -> None:
         """Replace the leases of the same messages by these, until `due_us`."""
         for delivery in deliveries:
-            self._deliveries.pop(delivery.offset).is_held = False
+            self.held.pop(delivery.offset).is_held = False
         self.give(deliveries, due_us)
 
     def end(self, lease: Delivery) -> None:
         """End one lease."""
         lease.is_held = False
-        held = self._deliveries
+        held = self.held
         del held[lease.offset]
         if not held:
             self._reset()
 
     def end_of(self, consumer: Consumer, offset: int) -> Delivery | None:
         """End a lease if this consumer has it; returns None if it has not."""
-        lease = self._deliveries.get(offset)
+        lease = self.held.get(offset)
         if lease is None or lease.consumer is not consumer:
             return None
         self.end(lease)
@@ -213,15 +200,15 @@ class Leases:
 
     def clear(self) -> None:
         """End all leases."""
-        for delivery in self:
+        for delivery in self.held.values():
             delivery.is_held = False
-        self._deliveries.clear()
+        self.held.clear()
         self._reset()
 
     def _reset(self) -> None:
         """Begin anew, as nothing is held. A large dictionary is dropped, a small one is used again."""
         if self._given > _SLACK:
-            self._deliveries = {}
+            self.held = {}
         self._given = 0
         if not self._is_ordered:
             self._is_ordered = True
@@ -231,7 +218,7 @@ class Leases:
     def take_ended(self, now_us: int, most: int) -> list[Delivery]:
         """End up to `most` leases whose time is over; returns them in order of offset."""
         found: list[Delivery] = []
-        held = self._deliveries
+        held = self.held
         if self._is_ordered:
             for delivery in held.values():
                 if delivery.due_us > now_us or len(found) == most:
@@ -257,7 +244,7 @@ class Leases:
 
     def next_end_us(self) -> int:
         """Return when the next lease ends; 0 when nothing is held. Stale ends are dropped."""
-        held = self._deliveries
+        held = self.held
         if self._is_ordered:
             for first in held.values():
                 return first.due_us
@@ -278,7 +265,7 @@ class Leases:
 
     def _sweep(self) -> None:
         by_end: dict[int, list[int]] = {}
-        for delivery in self:
+        for delivery in self.held.values():
             by_end.setdefault(delivery.due_us, []).append(delivery.offset)
         self._ends.clear()
         self._noted = 0

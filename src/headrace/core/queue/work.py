@@ -108,7 +108,7 @@ class WorkGroup(Group):
     @property
     def ready(self) -> int:
         state = self.state
-        return self.queue.log.next_offset - state.committed - state.settled_count - len(self.leases)
+        return self.queue.log.next_offset - state.committed - state.settled_count - len(self.leases.held)
 
     @property
     def lag(self) -> int:
@@ -125,14 +125,14 @@ class WorkGroup(Group):
 
     @property
     def unsettled(self) -> int:
-        return len(self.leases)
+        return len(self.leases.held)
 
     def holder(self, offset: int) -> Consumer | None:
-        lease = self.leases.get(offset)
+        lease = self.leases.held.get(offset)
         return lease.consumer if lease is not None else None
 
     def pending(self) -> list[PendingEntry]:
-        entries = [PendingEntry(d.offset, d.consumer.name, d.attempts, d.due_us) for d in self.leases]
+        entries = [PendingEntry(d.offset, d.consumer.name, d.attempts, d.due_us) for d in self.leases.held.values()]
         for offset, entry in self.state.pending.items():
             entries.append(PendingEntry(offset, "", entry.attempts, 0 if entry.consumer else entry.due_us))
         return sorted(entries, key=lambda entry: entry.offset)
@@ -163,7 +163,7 @@ class WorkGroup(Group):
         if self.returning or self.waiting.count or not self._is_plain():
             return False
         start = max(state.cursor, state.committed)
-        room = min(min(consumer.room, self.max_pending - len(self.leases)), DEALT_AT_ONCE)  # of three: 0.1 us more
+        room = min(min(consumer.room, self.max_pending - len(self.leases.held)), DEALT_AT_ONCE)  # of three: 0.1 us more
         if room <= 0 or start >= queue.log.next_offset:
             return True
         last = queue.log.single(start)  # with one new message per queue, 400 instructions less than `read`
@@ -248,7 +248,7 @@ class WorkGroup(Group):
         if not consumer.auto_ack:
             if pending:
                 for offset, _ in share:
-                    pending.pop(offset, None)
+                    self.state.drop_pending(offset)
             self._lease(batch, consumer, deliveries, now_us)
         return deliveries
 
@@ -280,7 +280,7 @@ class WorkGroup(Group):
         if consumer.auto_ack:
             self.put_back([(delivery.offset, delivery.message) for delivery in deliveries])
         for delivery in deliveries:
-            if self.leases.get(delivery.offset) is delivery:
+            if self.leases.held.get(delivery.offset) is delivery:
                 self.settle(batch, consumer, delivery.offset, RELEASE, now_us)
 
     # -- finding the next message ------------------------------------------------------------------------------------
@@ -291,12 +291,12 @@ class WorkGroup(Group):
     def is_waiting(self, offset: int) -> bool:
         """Return whether a message waits for a consumer, or for the end of a delay."""
         state = self.state
-        return offset >= state.committed and offset not in self.leases and offset not in state.settled
+        return offset >= state.committed and offset not in self.leases.held and offset not in state.settled
 
     def head(self) -> int:
         state, end = self.state, self.queue.log.next_offset
         new = min(state.settled.next_absent(max(state.cursor, state.committed)), end)
-        while new < self.passed and new in self.leases:
+        while new < self.passed and new in self.leases.held:
             new = min(state.settled.next_absent(new + 1), end)
         low = self.waiting.lowest(self.is_waiting)
         return new if low == NONE else min(low, new)
@@ -368,7 +368,7 @@ class WorkGroup(Group):
         state = self.state
         while start < stop:
             for message in self.queue.log.read(start, min(stop - start, _INDEXED_AT_ONCE)):
-                is_picked = start < self.passed and (start in self.leases or start in state.pending)
+                is_picked = start < self.passed and (start in self.leases.held or start in state.pending)
                 if start not in state.settled and not self._retry_due_us(start) and not is_picked:
                     self.waiting.add(start, self.level(message))
                 start += 1
@@ -398,7 +398,7 @@ class WorkGroup(Group):
             state.cursor = max(state.cursor, offset + 1)  # to give up a message may move it further
             if offset < state.committed or offset in state.settled:
                 continue
-            if offset < self.passed and (offset in self.leases or offset in state.pending):
+            if offset < self.passed and (offset in self.leases.held or offset in state.pending):
                 continue  # picked by a consumer with a selector, and perhaps given back since
             if self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
                 skipped.append((offset, message))
@@ -588,10 +588,10 @@ class WorkGroup(Group):
 
     def renew(self, consumer: Consumer, offsets: Sequence[int], due_us: int) -> list[int]:
         """Extend a consumer's leases on these messages to `due_us`; returns the offsets that it holds."""
-        leases = self.leases
-        held = [lease for offset in offsets if (lease := leases.get(offset)) and lease.consumer is consumer]
+        found = self.leases.held
+        held = [lease for offset in offsets if (lease := found.get(offset)) and lease.consumer is consumer]
         if held:
-            leases.renew(held, due_us)
+            self.leases.renew(held, due_us)
             self.queue.wake_at(due_us)
         return [lease.offset for lease in held]
 
@@ -599,7 +599,7 @@ class WorkGroup(Group):
         """Return the claim of a consumer. Raises Refused when it does not hold that offset."""
         if consumer.is_silent:
             self._hear(consumer)
-        lease = self.leases.get(offset)
+        lease = self.leases.held.get(offset)
         if lease is None or lease.consumer is not consumer:
             raise Refused(
                 f"offset {offset} of {self.queue.name!r} is not pending for consumer {consumer.name!r} in group "
@@ -622,7 +622,7 @@ class WorkGroup(Group):
                 self._retry(batch, lease, False, now_us)
 
     def close(self) -> None:
-        for delivery in self.leases:
+        for delivery in self.leases.held.values():
             delivery.consumer.release(delivery.offset)
             delivery.consumer.group = None
         self.leases.clear()
@@ -671,7 +671,7 @@ class WorkGroup(Group):
         commit = batch.commit_for(self.queue)
         store_claim(commit, lease)
         commit.requeue(self.queue.log.name, self.name, offset, offset + 1, due_us)
-        self.state.pending[offset] = Pending(attempts, due_us, "")
+        self.state.set_pending(offset, Pending(attempts, due_us, ""))
         if self.failures is not None:
             self.failures.requeue(offset, due_us)
         self._selection.requeue(offset, lease.message)
@@ -694,8 +694,7 @@ class WorkGroup(Group):
 
     def _forget(self, offset: int) -> None:
         """Drop retries, notes and failures of a message that is about to be settled."""
-        if self.state.has_pending:
-            self.state.pending.pop(offset, None)
+        self.state.drop_pending(offset)
         if self._notes:
             self._notes.pop(offset, None)
         if self.failures is not None:
@@ -720,7 +719,7 @@ class WorkGroup(Group):
     def purge(self, batch: Batch) -> None:
         log, state = self.queue.log, self.state
         commit = batch.commit_for(self.queue)
-        held = [(offset, offset + 1) for offset in sorted([delivery.offset for delivery in self.leases])]
+        held = [(offset, offset + 1) for offset in sorted([delivery.offset for delivery in self.leases.held.values()])]
         at = state.committed
         for start, stop in sorted([*state.settled, *held, (log.next_offset, log.next_offset)]):
             if at < start:
@@ -729,15 +728,15 @@ class WorkGroup(Group):
                 state.settle(at, start)
             at = max(at, stop)
         self.waiting.clear()
-        self._forget_failures([offset for offset in state.pending if offset not in self.leases])
-        state.pending.clear()
+        self._forget_failures([offset for offset in state.pending if offset not in self.leases.held])
+        state.pending = {}
         state.cursor = log.next_offset
         batch.touch(self.queue)
 
     def on_truncated(self, batch: Batch, first: int) -> None:
         if self.state.committed >= first:
             return
-        for delivery in [delivery for delivery in self.leases if delivery.offset < first]:
+        for delivery in [delivery for delivery in self.leases.held.values() if delivery.offset < first]:
             self.leases.end(delivery)
             delivery.consumer.release(delivery.offset)
         if self.failures is not None:

@@ -74,7 +74,9 @@ class Publisher:
             rights.check_publish(route.exchange, route.key, client.client_id)
         if source is None:
             source = self._source(route)
-        is_special = bool(event.looks & _SPECIAL) or client.broker.reads_headers(route.exchange)
+        is_special = bool(event.looks & _SPECIAL) or (
+            route.exchange != "" and client.broker.reads_headers(route.exchange)
+        )
         if is_special or route.source is None or self.staged is not None or client.account.is_metered:
             for at, properties in enumerate(event.properties):
                 self._publish_one(route, properties, event.bodies[at], source, is_special)

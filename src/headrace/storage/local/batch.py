@@ -3,13 +3,11 @@
 import itertools
 from typing import Final, final
 
-from librt.strings import BytesWriter
-
 from headrace.errors import HeadraceError
 from headrace.model import Message
 from headrace.storage.api import Append, Commit, Done
 from headrace.storage.local.block import Block
-from headrace.storage.local.encoding import encode_block, write_run
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.journal import Position
 from headrace.storage.local.log import LocalGroup, LocalLog
 from headrace.storage.local.staging import EncodedBlock, EncodedRows
@@ -121,33 +119,20 @@ class Batch:
         if self.commit.is_encoded:
             self._take_encoded()
             return
-        messages = self._gather()
-        if messages:
-            self.blocks = [encode_block(self.logs[0].staged_next if len(self.logs) == 1 else 0, messages)]
-
-    def seal(self, operations: BytesWriter, seq: int) -> None:
-        """Number the record and make its other bytes, now that all objects have their ids and offsets."""
-        self.seq = seq
-        self.operations = operations.getvalue()
-        out = BytesWriter()
-        for number, append in enumerate(self.appends):
-            write_run(out, self.logs[number].id, append.count, append.base)
-        self.runs = out.getvalue()
-
-    def _gather(self) -> list[Message]:
-        """The messages of all appends, in order, if each append is for another log and has messages."""
         number = next(_numbers)
         messages: list[Message] = []
-        for at, append in enumerate(self.appends):
+        for at, append in enumerate(self.appends):  # as they come: 0.5 us a message less than grouping them
             log = self.logs[at]
             if log.batch == number or not append.count:
-                return self._group()
+                messages = self._group()
+                break
             log.batch = number
             if append.count == 1:
                 messages.append(append.messages[0])
             else:
                 messages += append.messages
-        return messages  # as they come: 0.5 us a message less than grouping them
+        if messages:
+            self.blocks = [encode_block(self.logs[0].staged_next if len(self.logs) == 1 else 0, messages)]
 
     def _group(self) -> list[Message]:
         """Put the appends of each log together, and leave out empty ones; returns the messages in the new order."""

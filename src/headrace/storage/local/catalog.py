@@ -9,11 +9,11 @@ from typing import final
 
 from librt.strings import BytesWriter
 
-from headrace.storage.api import Commit, Log, check_name, check_step
+from headrace.storage.api import Commit, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Cut
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
-from headrace.storage.local.encoding import decode_messages, write_step, write_truncate
+from headrace.storage.local.encoding import decode_messages, write_run, write_step, write_truncate
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.group_files import group_key
 from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog, Memory
@@ -50,7 +50,7 @@ class Catalog:
         """Groups whose `is_dirty` is set."""
         self._tails: set[LocalLog] = set()
         """Logs that had messages in no segment: `is_in_tails` is set. `tails` removes those that have none any more."""
-        self._memory = Memory()
+        self.memory = Memory()
         self.tails_generation = 0
         """The number of the file with the small tails of the last checkpoint; 0 if it has none."""
         self.chores: list[Job] = []
@@ -58,11 +58,6 @@ class Catalog:
         self._staged_drops: dict[str, Change] = {}
         self._staged_groups: dict[tuple[LocalLog, str], tuple[Transition, LocalGroup]] = {}
         """Groups that come or go with a batch which is not applied yet, with the step that says so."""
-
-    @property
-    def tail_bytes(self) -> int:
-        """The memory of all tails."""
-        return self._memory.tail_bytes
 
     def log(self, name: str) -> LocalLog:
         """The log of that name as readers see it."""
@@ -72,7 +67,7 @@ class Catalog:
         return log
 
     def _new_log(self, name: str) -> LocalLog:
-        return LocalLog(name, self._queues, self.cache, self._memory)
+        return LocalLog(name, self._queues, self.cache, self.memory)
 
     def table(self, name: str) -> Table:
         table = self.tables.get(name)
@@ -87,7 +82,9 @@ class Catalog:
         """
         logs: list[LocalLog] = []
         for append in batch.appends:
-            log = self._at_hand(append.at) or self._staging(append.log)
+            log = append.at
+            if not isinstance(log, LocalLog) or log.dropped or self._staged_drops:
+                log = self._staging(append.log)
             if log.damage is not None or log.id == 0:
                 _check_log(log)
             logs.append(log)
@@ -95,7 +92,7 @@ class Catalog:
         return self._groups_of(batch.steps) if batch.steps else []
 
     def stage(self, batch: Batch, groups: list[LocalGroup | None], seq: int) -> None:
-        """Give a resolved and encoded batch its ids and offsets, and its record the number `seq`."""
+        """Give a resolved and encoded batch its ids and offsets, and make its record, which has the number `seq`."""
         commit = batch.commit
         operations = BytesWriter()
         for number, append in enumerate(commit.appends):
@@ -110,10 +107,8 @@ class Catalog:
                 group = self._stage_new(step, batch, operations)
             batch.groups.append(group)
             log = group.log
+            step.cut = min(step.cut, log.staged_next)
             write_step(operations, step, log.id, group.id)
-            if step.cut:
-                step.cut = min(step.cut, log.staged_next)
-                write_truncate(operations, log.id, step.cut)
         for (table, key), value in commit.puts.items():
             change = Change(DELETE if value is None else PUT)
             change.table, change.key, change.value = table, key, value
@@ -123,7 +118,12 @@ class Catalog:
             self._stage_truncation(name, before, batch, operations)
         for name in commit.drops:
             self._stage_drop(name, batch, operations)
-        batch.seal(operations, seq)
+        runs = BytesWriter()
+        for number, append in enumerate(batch.appends):
+            write_run(runs, batch.logs[number].id, append.count, append.base)
+        batch.seq = seq
+        batch.operations = operations.getvalue()
+        batch.runs = runs.getvalue()
 
     def forget_staged(self) -> None:
         """Forget all ids and offsets that batches were given which are not written and never will be."""
@@ -190,14 +190,15 @@ class Catalog:
         late: list[Cut] = []
         for number, step in enumerate(batch.steps):
             group = batch.groups[number]
-            self.note_dirty(group)
+            if not group.is_dirty:
+                self.note_dirty(group)
             if step.kind in (CREATED, DELETED):
                 self._apply_new(step, group)
                 continue
-            if seq > group.progress_seq:
-                group.state.apply_progress(step)
-            if seq > group.pending_seq:
-                group.state.apply_pending(step)
+            if seq > group.progress_seq and seq > group.pending_seq:
+                group.state.apply(step)
+            else:
+                group.replay(step, seq)
             if step.cut > group.log.next_offset:
                 late.append((group.log, step.cut))
             elif step.cut:
@@ -206,7 +207,8 @@ class Catalog:
 
     def _cut(self, log: LocalLog, before: int) -> None:
         log.cut(before)
-        self.trim(log)
+        if log.has_segments:
+            self.trim(log)
 
     def _append(self, batch: Batch) -> None:
         """Add the messages of a batch to the tails of their logs."""
@@ -243,9 +245,8 @@ class Catalog:
 
     def note_dirty(self, group: LocalGroup) -> None:
         """Note that a group differs from the last checkpoint."""
-        if not group.is_dirty:
-            group.is_dirty = True
-            self._dirty_groups.add(group)
+        group.is_dirty = True
+        self._dirty_groups.add(group)
 
     def forget_dirty(self, group: LocalGroup) -> None:
         """Leave the group out of the next checkpoint."""
@@ -262,10 +263,9 @@ class Catalog:
 
     def trim(self, log: LocalLog) -> None:
         """Remove the segments in which no message is left."""
-        if log.has_segments:
-            paths = log.trim()
-            if paths:
-                self.chores.append(RemoveSegments(paths))
+        paths = log.trim()
+        if paths:
+            self.chores.append(RemoveSegments(paths))
 
     def _groups_of(self, steps: list[Transition]) -> list[LocalGroup | None]:
         """The group of each step, None for those that come or go with these steps.
@@ -277,7 +277,9 @@ class Catalog:
         """True for groups that exist after the steps so far, if one of these created or deleted them."""
         is_quiet = not (self._staged_drops or self._staged_groups)
         for step in steps:
-            log = self._at_hand(step.at) or self._staging(step.log)
+            log = step.at
+            if not isinstance(log, LocalLog) or log.dropped or self._staged_drops:
+                log = self._staging(step.log)
             if log.damage is not None or log.id == 0:
                 _check_log(log)
             group = log.last_group
@@ -308,10 +310,6 @@ class Catalog:
             if drop is not None and drop.replacement is not None:
                 return drop.replacement
         return self.log(name)
-
-    def _at_hand(self, log: Log | None) -> LocalLog | None:
-        """The log that a commit brings along, unless it is dropped or may be by a batch on its way."""
-        return log if isinstance(log, LocalLog) and not (log.dropped or self._staged_drops) else None
 
     def _create(self, log: LocalLog, batch: Batch, operations: BytesWriter) -> None:
         log.id = self._new_id()

@@ -16,7 +16,7 @@ from headrace.storage.local.disk import Disk, is_full, is_out_of_files
 from headrace.storage.local.files import DirectoryLock
 from headrace.storage.local.flusher import Flusher, Job
 from headrace.storage.local.journal import Journal
-from headrace.storage.local.record import Record, encoded_length
+from headrace.storage.local.record import Record
 from headrace.storage.local.recovery import Recovery
 from headrace.storage.local.segment import BlockCache
 from headrace.storage.local.upkeep import LocalSettings as LocalSettings
@@ -24,12 +24,6 @@ from headrace.storage.local.upkeep import Upkeep
 from headrace.storage.local.writer import Synced, SyncFailure, Writer
 
 _log: Final = logging.getLogger("headrace.storage")
-
-_HERE_BYTES: Final = 16 << 10
-"""The owner itself may write records up to this length: copying them takes less than a change of threads."""
-_SLOW_US: Final = 20_000
-_SLOW_FOR_US: Final = 1_000_000
-"""After a write that took longer than 20 ms the disk is busy, and for a second only the thread waits for it."""
 
 _Result = Batch | Synced | SyncFailure | Job
 
@@ -65,8 +59,6 @@ class LocalEngine(Engine):
         """The number of batches with the writer."""
         self._seen: deque[Wake] = deque()
         """Callbacks of batches that are visible and not durable yet."""
-        self._not_here_until_us = 0
-        """The end of the time in which the owner writes nothing itself; 0 if that is over."""
         self._owed: Batch | None = None
         """The last batch that the owner wrote itself, if it is still to be synced."""
         self._is_sync_due = False
@@ -125,7 +117,8 @@ class LocalEngine(Engine):
             self._is_refusing = False  # a new journal file could be made
         if self._held:
             self._release_held()
-        self._tell_seen()
+        if self._seen or self._owed is not None:
+            self._tell_seen()
         self._call_back()
         if self._failure is not None:
             raise self._failure
@@ -181,7 +174,7 @@ class LocalEngine(Engine):
             batch = self._replayed(record)
             self._catalog.apply(batch, record.seq)
             self._upkeep.do_chores()
-            if self._catalog.tail_bytes > settings.tail_bytes:
+            if self._catalog.memory.tail_bytes > settings.tail_bytes:
                 self._upkeep.flush(reader.end, checkpoint=False)
                 self._drain_results()
         recovery.finish(reader)
@@ -259,28 +252,13 @@ class LocalEngine(Engine):
             self._write(self._held.popleft())
 
     def _write(self, batch: Batch) -> None:
+        """Write a small batch whose readers need not wait for the sync, and leave the others to the thread."""
         batch.durable = batch.durable or self._sync_wanted
-        is_here = self._may_write_here(batch)
         self._in_flight += 1
-        if is_here:
-            self._write_here(batch)
-        else:
+        may_be_here = self._in_flight == 1 and not self._sync_wanted and batch.commit.written is not None
+        if not (may_be_here and self._writer.write_unsynced(batch)):
             self._writer.write(batch)
-
-    def _may_write_here(self, batch: Batch) -> bool:
-        """True if readers may see the batch before it is synced, and writing it does not wait for the disk."""
-        if self._in_flight or self._sync_wanted or batch.commit.written is None:
-            return False
-        length = encoded_length(batch.operations, batch.runs, batch.blocks)
-        if length > _HERE_BYTES or not self._journal.has_room(length):
-            return False
-        return not self._not_here_until_us or self._clock.monotonic_us() >= self._not_here_until_us
-
-    def _write_here(self, batch: Batch) -> None:
-        started_us = self._clock.monotonic_us()
-        self._writer.write_unsynced(batch)
-        ended_us = self._clock.monotonic_us()
-        self._not_here_until_us = ended_us + _SLOW_FOR_US if ended_us - started_us > _SLOW_US else 0
+            return
         if self._owed is None or batch.durable:
             self._owed = batch
         self._take_batch(batch, is_synced=False)
@@ -308,27 +286,25 @@ class LocalEngine(Engine):
         owed, self._owed = self._owed, None
         if owed is None or (owed.durable and self._is_sync_due):
             return
-        if owed.durable and self._may_sync_here():
+        # Where a sync is short, two changes of threads cost more: a client that waits for each confirm saves ten system
+        # calls a message.
+        is_idle = not (self._in_flight or self._held)
+        if owed.durable and is_idle and self._writer.has_fast_disk and self._wake is not None:
             self._is_sync_due = True
-            self._wake_owner()
+            self._wake()
         else:
             self._writer.sync(owed.durable)
-
-    def _may_sync_here(self) -> bool:
-        """True if the owner may sync: where a sync is short, two changes of threads cost more.
-
-        A client that waits for each confirm saves ten system calls a message.
-        """
-        return self._wake is not None and not (self._in_flight or self._held) and self._writer.has_fast_disk
 
     def _sync_here(self) -> None:
         """Sync the owner's records, or leave that to the thread if it is busy with the journal."""
         self._is_sync_due = False
-        result = None if self._in_flight else self._writer.sync_here()
-        if result is None:
-            self._writer.sync(True)
-        else:
-            self._take(result)
+        try:
+            if not self._in_flight and self._writer.sync_here():
+                self._synced_seq = self._journal.synced_seq
+            else:
+                self._writer.sync(True)
+        except OSError as error:
+            self._fail(error)
 
     def _wake_owner(self) -> None:
         if self._wake is not None:

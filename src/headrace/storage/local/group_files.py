@@ -82,7 +82,7 @@ def decode_progress(data: bytes, path: Path, group_id: int) -> tuple[GroupState,
         state = GroupState(values["group"], _MODES[values["mode"]], values["filter"], values["committed"])
         state.cursor = values["cursor"]
         for start, stop in values["settled"]:
-            state.settled.add(start, stop)
+            state.add_settled(start, stop)
         return state, values["seq"]
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(str(path), 0, f"a field is missing or of the wrong kind: {error!r}") from error
@@ -167,7 +167,7 @@ def _decode_state(value: bytes, name: str) -> GroupState:
     state.cursor = cursor
     state.pending = pending
     for start, stop in _RANGE.iter_unpack(value[_STATE.size : at]):
-        state.settled.add(start, stop)
+        state.add_settled(start, stop)
     return state
 
 

@@ -186,6 +186,8 @@ class Journal:
         self._file: JournalFile | None = None
         self._index = end.index
         self._at = end.at
+        self.room = 0
+        """A record up to this length goes into the current file, without a change of files."""
         self._carry = b""
         self._written_seq = end.seq
         self._reserve: JournalFile | None = None
@@ -228,20 +230,24 @@ class Journal:
         elif self._on_reserve and blocks:
             raise OSError(errno.ENOSPC, "the journal's last file is kept for settlements", str(self._directory))
         end = self._at + length
-        self._put([self._carry, *parts, ZEROS[: -end % PAGE]], self._at - len(self._carry), synced)
+        page = self._at - len(self._carry)
+        buffers = [self._carry, *parts, ZEROS[: -end % PAGE]]
+        if synced and not self.unsynced:
+            self._disk.write_synced(self._fd, buffers, page)
+        else:
+            self._disk.write(self._fd, buffers, page)
+            if synced:
+                self._disk.sync(self._fd)
         self._carry = _tail(self._carry, parts, end % PAGE)
         self._at = end
+        self.room = max(0, self.room - length)
         self._written_seq = seq
         if synced:
             self.synced_seq = seq
         return Position(seq, self._index, end)
 
-    def has_room(self, length: int) -> bool:
-        """Whether any record of this length fits into the current file."""
-        return self._file is not None and not self._on_reserve and self._at + length <= self._file.size
-
     def sync(self) -> None:
-        """Sync all written records. Another thread may write meanwhile, as long as `has_room` allows."""
+        """Sync all written records. Another thread may write meanwhile, as long as `room` allows."""
         seq = self._written_seq
         if seq > self.synced_seq:
             self._disk.sync(self._fd)
@@ -272,14 +278,6 @@ class Journal:
                 self._disk.close(fd)
         self._fd = self._newest_fd = -1
 
-    def _put(self, buffers: list[bytes], page: int, synced: bool) -> None:
-        if synced and not self.unsynced:
-            self._disk.write_synced(self._fd, buffers, page)
-            return
-        self._disk.write(self._fd, buffers, page)
-        if synced:
-            self._disk.sync(self._fd)
-
     def _roll(self, seq: int, length: int, may_use_reserve: bool) -> None:
         """Change to a free file with room for a record of this length."""
         self.sync()
@@ -301,6 +299,7 @@ class Journal:
         self._index = file.index
         self._used.append(file)
         self._at = PAGE
+        self.room = 0 if is_reserve else file.size - PAGE
         self._carry = b""
 
     def _begin(self, file: JournalFile, seq: int) -> int:
@@ -386,6 +385,7 @@ class Journal:
         self._fd = self._disk.open(file.path)
         page = self._at - self._at % PAGE
         self._carry = self._disk.read(self._fd, page, self._at - page)
+        self.room = max(0, file.size - self._at)
 
 
 def _tail(carry: bytes, parts: list[bytes], length: int) -> bytes:

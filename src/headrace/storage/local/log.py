@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 from headrace.errors import Corrupt, HeadraceError, Truncated, Unavailable
 from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, Log
-from headrace.storage.group_state import GroupState
+from headrace.storage.group_state import GroupState, Transition
 from headrace.storage.local.block import Block
 from headrace.storage.local.checkpoint import LogEntry, Tail
 from headrace.storage.local.encoding import decode_messages
@@ -123,6 +123,13 @@ class LocalGroup:
     def directory(self) -> Path:
         return self.log.directory / "consumers" / encode_name(self.state.name)
 
+    def replay(self, step: Transition, seq: int) -> None:
+        """Make a step of the commit `seq`, as far as the files at the opening did not hold it."""
+        if seq > self.progress_seq:
+            self.state.apply_progress(step)
+        if seq > self.pending_seq:
+            self.state.apply_pending(step)
+
 
 @final
 class LocalLog(Log):
@@ -195,9 +202,8 @@ class LocalLog(Log):
         self._directory = root
         self._cache = cache
 
-    @property
     def tail(self) -> list[Piece]:
-        """The messages that are in no segment, the oldest first."""
+        """The messages that are in no segment, the oldest first, as pieces: a single one becomes a piece."""
         pieces = self._pieces
         if pieces is None:
             pieces = self._pieces = []
@@ -270,7 +276,7 @@ class LocalLog(Log):
             found = self._find_in(segment, timestamp_us)
             if found >= 0:
                 return found
-        for piece in self.tail:
+        for piece in self.tail():
             for index, message in enumerate(piece.read(piece.base, piece.next)):
                 if message.timestamp_us >= timestamp_us and piece.base + index >= self.first_offset:
                     return piece.base + index
@@ -280,8 +286,8 @@ class LocalLog(Log):
         stop = min(stop, self.next_offset)
         while start < stop:
             self._check(start)
-            if self.tail and start >= self.tail[0].base:
-                piece = self.tail[bisect_right(self.tail, start, key=_base_of) - 1]
+            if self.tail() and start >= self.tail()[0].base:
+                piece = self.tail()[bisect_right(self.tail(), start, key=_base_of) - 1]
                 end = min(stop, piece.next)
                 if piece.block is None:
                     yield from super().extents(start, end)
@@ -300,8 +306,8 @@ class LocalLog(Log):
         stop = min(stop, self.next_offset)
         while start < stop:
             self._check(start)  # for every batch: the log may be truncated between two of them
-            if self.tail and start >= self.tail[0].base:
-                piece = self.tail[bisect_right(self.tail, start, key=_base_of) - 1]
+            if self.tail() and start >= self.tail()[0].base:
+                piece = self.tail()[bisect_right(self.tail(), start, key=_base_of) - 1]
                 end = min(stop, piece.next)
                 if piece.block is None:
                     yield batch_of_messages(start, piece.read(start, end))
@@ -316,7 +322,7 @@ class LocalLog(Log):
 
     def append_one(self, base: int, message: Message, size: int) -> None:
         """Append a written message of `size` bytes to the tail."""
-        if self.has_tail:
+        if self._lone is not None or self._pieces:
             self.append(base, [message], size)
             return
         self._lone = message
@@ -325,7 +331,7 @@ class LocalLog(Log):
 
     def append(self, base: int, messages: list[Message], size: int) -> None:
         """Append a few messages; the log keeps the list."""
-        tail = self.tail
+        tail = self.tail()
         piece = self._open_piece
         count = len(messages)
         self.next_offset = base + count
@@ -343,7 +349,7 @@ class LocalLog(Log):
     def append_rows(self, base: int, block: Block, start: int, count: int) -> None:
         """Append many messages, as rows of an encoded block."""
         size = block.row_bytes * count
-        self.tail.append(Piece(base, count, size, [], block, start))
+        self.tail().append(Piece(base, count, size, [], block, start))
         self._open_piece = None
         self.next_offset = base + count
         self._grow(size)
@@ -379,13 +385,13 @@ class LocalLog(Log):
             return
         gone = 0
         freed = 0
-        for piece in self.tail:
+        for piece in self.tail():
             if piece.next > self.first_offset:
                 break
             gone += 1
             freed += piece.size
-        del self.tail[:gone]
-        piece = self.tail[0]
+        del self.tail()[:gone]
+        piece = self.tail()[0]
         freed += piece.shorten(self.first_offset, max(_SHORTENED_ROWS, (piece.next - piece.base + 1) // 2))
         self._grow(-freed)
 
@@ -414,9 +420,9 @@ class LocalLog(Log):
 
     def copy_tail(self) -> Tail:
         """A copy of the tail without truncated messages."""
-        base = max(self.first_offset, self.tail[0].base)
+        base = max(self.first_offset, self.tail()[0].base)
         messages: list[Message] = []
-        for piece in self.tail:
+        for piece in self.tail():
             if piece.next > base:
                 messages += piece.read(max(base, piece.base), piece.next)
         return Tail(self.id, base, messages, self.tail_bytes)
@@ -424,15 +430,15 @@ class LocalLog(Log):
     def begin_flush(self) -> list[Piece]:
         """The pieces of the tail to write to segments; later messages go to new pieces."""
         self.load()
-        tail = self.tail
+        tail = self.tail()
         self._open_piece = None
         self.flushing = len(tail)
         return [piece for piece in tail if piece.next > self.first_offset]
 
     def flushed(self, pieces: int) -> None:
         """Remove the first pieces of the tail: they are in segments now."""
-        self._grow(-sum(piece.size for piece in self.tail[:pieces]))
-        del self.tail[:pieces]
+        self._grow(-sum(piece.size for piece in self.tail()[:pieces]))
+        del self.tail()[:pieces]
         self.flushing = 0
 
     def load(self) -> None:

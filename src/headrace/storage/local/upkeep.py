@@ -120,7 +120,7 @@ class Upkeep:
         """Whether commits should wait for the flusher."""
         settings = self._settings
         return (
-            self._catalog.tail_bytes > 2 * settings.tail_bytes
+            self._catalog.memory.tail_bytes > 2 * settings.tail_bytes
             or self._journal_bytes(position) > 4 * settings.checkpoint_bytes
         )
 
@@ -134,7 +134,8 @@ class Upkeep:
         if self.flushing or (self.full is not None and self._clock.monotonic_us() < self._retry_at_us):
             return False
         checkpoint = self.checkpoint_wanted or self._journal_bytes(position) >= self._settings.checkpoint_bytes
-        if checkpoint or self._is_tail_full():
+        is_large = self._catalog.memory.tail_bytes >= self._settings.tail_bytes
+        if checkpoint or (is_large and self._is_tail_full()):
             if not is_synced and (checkpoint or self._catalog.chores):
                 return True
             self.flush(position, checkpoint)
@@ -180,17 +181,14 @@ class Upkeep:
 
     def _is_tail_full(self) -> bool:
         """Whether tails take too much memory, after forgetting the settled messages in them."""
-        limit = self._settings.tail_bytes
-        catalog = self._catalog
-        if catalog.tail_bytes < limit:
-            return False
-        for log in catalog.tails():
+        for log in self._catalog.tails():
             log.forget_settled()
-        return catalog.tail_bytes > limit * 3 // 4  # a margin, so that not every commit looks for them
+        # A margin, so that not every commit looks for them.
+        return self._catalog.memory.tail_bytes > self._settings.tail_bytes * 3 // 4
 
     def _largest_tails(self) -> list[LocalLog]:
         """The fewest logs that hold half of the bytes in memory."""
-        left = self._catalog.tail_bytes // 2
+        left = self._catalog.memory.tail_bytes // 2
         found: list[LocalLog] = []
         for log in sorted(self._catalog.tails(), key=_tail_bytes_of, reverse=True):
             if left <= 0:
@@ -257,7 +255,7 @@ class Upkeep:
             segment.add(written.base, written.next, written.length, written.max_time_us)
             log.stored_bytes += written.length
         reached = part.written[-1].next if part.written else -1
-        pieces = log.flushing if part.done else sum(piece.next <= reached for piece in log.tail)
+        pieces = log.flushing if part.done else sum(piece.next <= reached for piece in log.tail())
         log.flushed(pieces)
         log.truncate(log.first_offset)
         self._catalog.trim(log)

@@ -12,12 +12,17 @@ from headrace.clock import Clock
 from headrace.storage.local.batch import Batch
 from headrace.storage.local.disk import is_full
 from headrace.storage.local.journal import Journal
+from headrace.storage.local.record import encoded_length
 
 _SYNC_WITHIN_US: Final = 1_000_000
 _TOGETHER: Final = 64
 """One sync serves up to this many records. Each virtual host sends one batch at a time, so few queues are longer."""
 
-
+_HERE_BYTES: Final = 16 << 10
+"""The owner itself may write records up to this length: copying them takes less than a change of threads."""
+_SLOW_US: Final = 20_000
+_SLOW_FOR_US: Final = 1_000_000
+"""After a write that took longer than 20 ms the disk is busy, and for a second only the thread waits for it."""
 _FAST_SYNC_US: Final = 1_000
 _FAST_SYNCS: Final = 16
 """After this many syncs of less than 1 ms in a row, the owner may sync; one long sync ends that."""
@@ -25,7 +30,7 @@ _FAST_SYNCS: Final = 16
 
 @final
 class SyncFailure:
-    """The background sync of records written without one failed."""
+    """A sync of records that were written without one failed."""
 
     __slots__ = ("error",)
 
@@ -53,6 +58,9 @@ class Sync:
         self.is_awaited = is_awaited
 
 
+_AT_ONCE: Final = Sync(True)
+_SOON: Final = Sync(False)
+
 Report = Batch | Synced | SyncFailure
 
 
@@ -72,6 +80,10 @@ class Writer:
         self._is_resuming = False
         self._fast_syncs = 0
         """Number of short syncs since the last long one."""
+        self.has_fast_disk = False
+        """True if the last syncs were all short, whoever made them."""
+        self._not_here_until_us = 0
+        """The end of the time in which the owner writes nothing itself; 0 if that is over."""
         self._busy = Lock()
         """Held by the user of the journal: this thread, or the owner in `write_here`."""
         self._worker = Thread(target=self._work, name="headrace-journal", daemon=True)
@@ -100,44 +112,48 @@ class Writer:
         self._put(job, True)
         return job
 
-    def write_unsynced(self, batch: Batch) -> None:
-        """Write a record in the calling thread, into the operating system's memory; `sync` must follow.
+    def write_unsynced(self, batch: Batch) -> bool:
+        """Write a record in the calling thread, into the operating system's memory; False if that is for the thread.
 
-        Only when all batches before it are written and the journal has room: then this waits for no disk.
+        Only when all batches before it are written: then this waits for no disk. `sync` or `sync_here` must follow.
         """
+        if encoded_length(batch.operations, batch.runs, batch.blocks) > min(_HERE_BYTES, self._journal.room):
+            return False
+        started_us = self._clock.monotonic_us()
+        if started_us < self._not_here_until_us:
+            return False
         try:
             batch.position = self._journal.write(batch.seq, batch.operations, batch.runs, batch.blocks, False)
         except OSError as error:
             batch.error = error
+        ended_us = self._clock.monotonic_us()
+        self._not_here_until_us = ended_us + _SLOW_FOR_US if ended_us - started_us > _SLOW_US else 0
+        return True
 
     def sync(self, is_awaited: bool) -> None:
         """Sync the records that were written without: at once, or within a second."""
         if is_awaited or self._journal.unsynced:
-            self._jobs.put(Sync(is_awaited))
+            self._jobs.put(_AT_ONCE if is_awaited else _SOON)
 
-    def sync_here(self) -> "Synced | SyncFailure | None":
-        """Sync in the calling thread; None if ours uses the journal now."""
+    def sync_here(self) -> bool:
+        """Sync in the calling thread; False if ours uses the journal now. Raises OSError."""
         if self._broken or not self._busy.acquire(blocking=False):
-            return None
+            return False
         started_us = self._clock.monotonic_us()
         try:
             self._journal.sync()
-        except OSError as error:
+        except OSError:
             self._broken = True
-            return SyncFailure(error)
+            raise
         finally:
             self._busy.release()
         self._note_sync(started_us)
-        return Synced(self._journal.synced_seq)
-
-    @property
-    def has_fast_disk(self) -> bool:
-        """True if the last syncs were all short, whoever made them."""
-        return self._fast_syncs >= _FAST_SYNCS
+        return True
 
     def _note_sync(self, started_us: int) -> None:
         is_fast = self._clock.monotonic_us() - started_us < _FAST_SYNC_US
         self._fast_syncs = self._fast_syncs + 1 if is_fast else 0
+        self.has_fast_disk = self._fast_syncs >= _FAST_SYNCS
 
     def resume(self) -> None:
         """Write again: the owner has refused all batches behind the failed one."""

@@ -315,7 +315,7 @@ class ObjectGroup:
             due_us = decode_visible_at(returned.metadata, where)
             if due_us is not None:  # a message that was never claimed is in the log, and needs no entry
                 self._restore(returned.message_id, returned.claim_id, attempts.get(returned.message_id))
-                self.state.pending[number_of(returned.claim_id)] = Pending(returned.attempts, due_us, "")
+                self.state.set_pending(number_of(returned.claim_id), Pending(returned.attempts, due_us, ""))
         for held in in_flight:
             known = attempts.get(held.message_id)
             consumer = decode_consumer(held.metadata, where)
@@ -325,7 +325,7 @@ class ObjectGroup:
             if known is None:
                 entry.attempts = (Attempt(held.claimed_at_us, consumer),)
             pending = Pending(held.attempts, held.lease_deadline_us, consumer)
-            self.state.pending[number_of(held.claim_id)] = pending
+            self.state.set_pending(number_of(held.claim_id), pending)
 
     def _restore(self, message_id: int, claim: int, attempts: list[Attempt] | None) -> Entry:
         offset = number_of(claim)

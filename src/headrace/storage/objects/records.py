@@ -155,7 +155,7 @@ def decode_progress(data: bytes, where: str) -> Progress:
         at = start + reader.var_u64()
         if at == start:
             raise Corrupt(where, reader.at, "a range of settled offsets is empty")
-        state.settled.add(start, at)
+        state.add_settled(start, at)
     return Progress(log_id, state)
 
 

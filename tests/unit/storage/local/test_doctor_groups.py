@@ -68,7 +68,7 @@ def test_a_committed_offset_past_the_cursor_is_named(data: Path) -> None:
 
 def test_settled_ranges_that_do_not_lie_behind_the_committed_offset_are_named(data: Path) -> None:
     state = _work_group()
-    state.settled.add(1, 4)
+    state.add_settled(1, 4)
     directory = _rewrite_group(data, state)
 
     problem = only(row_of(examine(data), "orders").problems)

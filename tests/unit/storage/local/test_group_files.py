@@ -16,8 +16,8 @@ PEL = Path("consumers/billing/pel.log")
 def _state() -> GroupState:
     state = GroupState("größe/1", STREAM, "orders/+", 10)
     state.cursor = 99
-    state.settled.add(12, 20)
-    state.settled.add(30, 31)
+    state.add_settled(12, 20)
+    state.add_settled(30, 31)
     state.pending = {
         10: Pending(1, 500, "c1"),
         20: Pending(7, -1, ""),
