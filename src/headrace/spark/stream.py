@@ -91,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: dict[str, Reached] = {}
         """The end of the last batch that was planned."""
         self._batched_s = -math.inf
-        """When the last batch was planned."""
+        """When the last batch was planned, or could have been."""
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state for executors: no open place, no progress."""
@@ -246,7 +246,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         now_s = time.monotonic()
         is_due = now_s - self._batched_s >= self._options.delay_ms / 1000
-        if messages >= self._options.least_offsets or (messages and is_due):
+        if messages >= self._options.least_offsets or is_due:  # also without messages, as Kafka's source counts it
             self._batched_s = now_s
             return False
         return True

@@ -153,6 +153,19 @@ def test_a_batch_waits_for_enough_messages_or_long_enough(broker: Broker) -> Non
     hasty.stop()
 
 
+def test_a_query_that_begins_without_messages_waits_for_enough(broker: Broker) -> None:
+    broker.publish("orders", 3)
+    reader = stream_reader(broker, minOffsetsPerTrigger="5", maxTriggerDelay="1h", startingOffsets="latest")
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+    broker.publish("orders", 4, 3)
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    broker.publish("orders", 1, 7)
+
+    assert reader.latestOffset(start, ReadAllAvailable())["orders"]["next"] == 8
+    reader.stop()
+
+
 @pytest.mark.parametrize(
     ("url", "queue", "said"),
     [
