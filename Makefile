@@ -2,7 +2,7 @@
 VENV := .venv
 COMPILED := build/compiled
 
-.PHONY: run test test-all compiled check bench docs wheel clean
+.PHONY: run test test-all compiled check bench differential docs wheel clean
 
 # ARGS go to `headrace serve`.
 run:
@@ -25,6 +25,10 @@ check: $(VENV)/.ready
 # This broker and the peers that are installed under the same loads; ARGS='--list' says which there are.
 bench: compiled
 	PYTHONPATH=$(abspath $(COMPILED)) $(VENV)/bin/python -m bench.compare $(ARGS)
+
+# Random programs on this broker and on RabbitMQ, where that is installed; ARGS='--programs 100' for fewer than 10,000.
+differential: compiled
+	PYTHONPATH=$(abspath $(COMPILED)) $(VENV)/bin/python -m tests.differential $(ARGS)
 
 # The documentation as a site on http://127.0.0.1:8000/, with search; ARGS=build writes it to build/site.
 docs:

@@ -13,18 +13,20 @@ from tests.servers import Server
 class Bare:
     """A client that sends what it is told to."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, capabilities: dict[str, bool] | None = None) -> None:
+        self._properties = {"capabilities": capabilities or {}}
         self.socket = socket.create_connection(("127.0.0.1", server.port), 10)
         self._decoder = Decoder()
         self._decoder.feed(PROTOCOL_HEADER)
         self._methods: list[Method] = []
 
-    def open(self, heartbeat: int = 0) -> None:
+    def open(self, heartbeat: int = 0, channel_max: int = 0) -> None:
         self.socket.sendall(PROTOCOL_HEADER)
         assert self.method().method.name == "Connection.Start"
-        self.send(0, commands.Connection.StartOk, mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US")
+        login = {"mechanism": "PLAIN", "response": b"\0guest\0guest", "locale": "en_US"}
+        self.send(0, commands.Connection.StartOk, client_properties=self._properties, **login)
         assert self.method().method.name == "Connection.Tune"
-        self.send(0, commands.Connection.TuneOk, channel_max=0, frame_max=131072, heartbeat=heartbeat)
+        self.send(0, commands.Connection.TuneOk, channel_max=channel_max, frame_max=131072, heartbeat=heartbeat)
         self.send(0, commands.Connection.Open, virtual_host="/")
         assert self.method().method.name == "Connection.OpenOk"
         self.send(1, commands.Channel.Open)

@@ -51,3 +51,6 @@ class Line:
 
     def close(self, after_seconds: float = 0.0) -> None:
         self.is_closing = True
+
+    def finish(self, most_seconds: float) -> None:
+        self.is_closing = True

@@ -27,6 +27,7 @@ from headrace.core.pubsub.sessions import Sessions, SessionStore
 from headrace.core.queue.claims import Claims
 from headrace.core.queue.definition import EPHEMERAL, HISTORY_PREFIX, RESUME, QueueDefinition, parse_position
 from headrace.core.queue.dispatch import Consumer, Credit, Delivery
+from headrace.core.queue.entry import expire
 from headrace.core.queue.group import ACK, Group, PendingEntry, mode_to_join
 from headrace.core.queue.publishers import Publisher
 from headrace.core.queue.queue import DEFAULT_GROUP, Browser, Onlooker, Queue, Show
@@ -38,7 +39,7 @@ from headrace.core.routing.address import MAX_OFFSET, effective_group, is_addres
 from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.routing.topology import DEFAULT_HOST, Topology, topic_of, unscoped
 from headrace.core.transaction import Publish
-from headrace.errors import Corrupt, NotFound, Refused
+from headrace.errors import AccessRefused, Corrupt, NotFound, Refused
 from headrace.model import Message, Source
 from headrace.names import quoted
 from headrace.selector import Selector
@@ -465,7 +466,7 @@ class Broker:
         return self._queues.find(name, owner)
 
     def delete(self, name: str, if_unused: bool = False, if_empty: bool = False, owner: object = None) -> int:
-        """Remove a queue; returns how many messages go. Raises NotFound, PreconditionFailed, ResourceLocked."""
+        """Remove a queue; returns how many messages waited. Raises NotFound, PreconditionFailed, ResourceLocked."""
         return self._queues.delete(name, if_unused, if_empty, owner)
 
     def purge(self, name: str, owner: object = None) -> int:
@@ -492,6 +493,7 @@ class Broker:
 
     def bind(self, binding: Binding, owner: object = None) -> None:
         """Add a binding. Raises NotFound, ResourceLocked, AccessRefused, PreconditionFailed."""
+        self.topology.exchanges.check_ends(binding)
         if not binding.to_exchange:
             self._queues.find(binding.destination, owner)
         self.topology.bind(self._pipeline.open(), binding)
@@ -499,7 +501,7 @@ class Broker:
     def unbind(self, binding: Binding, owner: object = None) -> None:
         """Remove a binding, if there is one. Raises NotFound for the exchange, ResourceLocked."""
         queue = self.topology.queues.get(binding.destination)
-        if queue is not None and not binding.to_exchange:
+        if queue is not None and not binding.to_exchange and self.topology.exchanges.has(binding):
             self._queues.check_owner(queue, owner)
         self.topology.unbind(self._pipeline.open(), binding)
 
@@ -536,7 +538,10 @@ class Broker:
             members.select(consumer.selector)
             consumer.selector = None  # the readers of a stream have one position, and so one selector
         is_first = not len(members.consumers)
-        members.consumers.join(consumer, exclusive)
+        others = members.consumers
+        if (len(others) and (exclusive or others.exclusive)) or (exclusive and queue.definition.single_active):
+            raise AccessRefused(f"queue '{name}' in vhost '{self.topology.host}' in exclusive use")
+        others.join(consumer, exclusive)
         consumer.group = members
         queue.had_consumers = True
         queue.touch(self._clock.now_us())
@@ -609,6 +614,8 @@ class Broker:
             raise
         if consumer.holding:
             consumer.group = members
+        if taken:
+            expire(queue, batch, now_us)  # the message behind it may be too old to count
         return taken[0] if taken else None
 
     def browse(

@@ -61,9 +61,9 @@ class ConsumeRequest:
         self.selector: Selector | None = None
         self.exclusive = False
 
-    def read(self, table: Table, arguments: Mapping[str, object]) -> None:
-        """Read the arguments of a `request_table`. Raises PreconditionFailed."""
-        values: dict[str, Any] = read_arguments(table, arguments)
+    def read(self, table: Table, arguments: Mapping[str, object], of: str = "") -> None:
+        """Read the arguments of a `request_table`; errors say whose they are. Raises PreconditionFailed."""
+        values: dict[str, Any] = read_arguments(table, arguments, of)
         self.group, self.mode, self.position, self.auto_commit, self.priority = values.values()
 
 

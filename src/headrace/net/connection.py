@@ -278,6 +278,24 @@ class Wire(asyncio.Protocol):
             self.write_between(self._envelope.goodbye())
         self.end()
 
+    def finish(self, most_seconds: float) -> None:
+        """Close for writing after all output is written. A peer that still sends gets no reset: its bytes are dropped
+        until it closes, for so long at most."""
+        if self.output.is_closed or self._transport is None or self._envelope is not None:
+            self.close()
+            return
+        if not self._transport.can_write_eof():  # TLS
+            self.close(most_seconds)
+            return
+        self._flush()
+        self._stop_timer()
+        self.output.close()
+        self._transport.write_eof()
+        if self._not_reading:
+            self._not_reading = 0
+            self._transport.resume_reading()
+        self._timer = self._loop.call_later(most_seconds, self.abort)
+
     def end(self) -> None:
         """Close after all written bytes have left; output of this turn is dropped."""
         if self.output.is_closed or self._transport is None:

@@ -165,3 +165,32 @@ def same(left: object, right: object) -> bool:
     if isinstance(left, float) and isinstance(right, float):
         return _F64.pack(left) == _F64.pack(right) or (left != left and right != right)
     return left == right
+
+
+_TYPE_NAMES: Final[dict[object, str]] = {
+    bool: "bool",
+    str: "longstr",
+    LongString: "longstr",
+    int: "long",
+    Int: "signedint",
+    UInt: "unsignedint",
+    Short: "short",
+    UShort: "unsignedshort",
+    Byte: "byte",
+    UByte: "unsignedbyte",
+    float: "double",
+    Float: "float",
+    list: "array",
+    dict: "table",
+    bytes: "binary",
+}
+"""AMQP 0-9-1's names of types, as RabbitMQ tells them."""
+
+
+def shown_argument(value: object) -> str:
+    """Return an argument in the words of RabbitMQ: its value and its type."""
+    if value is None:
+        return "none"
+    kind = type(value)
+    text = str(value).lower() if kind is bool else value.decode(errors="replace") if isinstance(value, bytes) else value
+    return f"the value '{text}' of type '{_TYPE_NAMES.get(kind, kind.__name__.lower())}'"

@@ -408,15 +408,15 @@ def test_a_message_published_here_arrives_over_amqp_with_its_properties(
     ("method", "path", "body", "status"),
     [
         ("PUT", "/api/queues/%2F/bad", {"durable": "perhaps"}, 400),
-        ("PUT", "/api/queues/%2F/bad", {"arguments": {"x-max-length": "many"}}, 409),
+        ("PUT", "/api/queues/%2F/bad", {"arguments": {"x-max-length": "many"}}, 400),
         ("PUT", "/api/exchanges/%2F/bad", {"type": "round"}, 400),
-        ("PUT", "/api/exchanges/%2F/bad", {}, 400),
+        ("PUT", "/api/exchanges/%2F/bad", {"type": 5}, 400),
         ("PUT", "/api/queues/nowhere/bad", {}, 404),
         ("POST", "/api/queues/%2F/missing/get", {"count": 1}, 404),
         ("POST", "/api/bindings/%2F/e/amq.topic/q/missing", {}, 404),
         ("POST", "/api/bindings/%2F/e/amq.topic/z/missing", {}, 404),
         ("PUT", "/api/users/bad", {}, 400),
-        ("PUT", "/api/permissions/%2F/missing", {"configure": "", "write": "", "read": ""}, 404),
+        ("PUT", "/api/permissions/%2F/missing", {"configure": "", "write": "", "read": ""}, 400),
         ("PUT", "/api/permissions/%2F/guest", {"configure": "("}, 400),
         ("POST", "/api/definitions", {"queues": 5}, 400),
         ("POST", "/api/definitions", {"queues": [{"name": "q", "headrace": {"max_length": "x"}}]}, 400),
@@ -502,3 +502,66 @@ def test_long_definitions_come_out_as_they_went_in(http: httpx.Client, name: str
     assert [each["messages"] for each in http.get("/api/vhosts").json() if each["name"] == name] == [0]
     http.delete(f"/api/vhosts/{name}").raise_for_status()
     assert http.get(f"/api/queues/{name}").status_code == 404
+
+
+# -- what clients of the management API ask besides
+
+
+def test_names_are_found_by_regular_expressions(http: httpx.Client, name: str) -> None:
+    for end in ("a1", "b2", "c"):
+        http.put(f"/api/queues/%2F/{name}-{end}", json={}).raise_for_status()
+
+    found = http.get("/api/queues", params={"name": rf"^{name}-[ab]\d+$", "use_regex": "true", "page": 1}).json()
+    plain = http.get("/api/queues", params={"name": f"{name}-[ab]", "use_regex": "false", "page": 1}).json()
+
+    assert sorted(each["name"] for each in found["items"]) == [f"{name}-a1", f"{name}-b2"]
+    assert plain["items"] == []
+
+
+@pytest.mark.parametrize("expression", ["[", "(a+)+b", "(x*){9}", "a*b*c*d*"])
+def test_an_expression_that_is_none_or_takes_long_is_refused(http: httpx.Client, expression: str) -> None:
+    assert http.get("/api/queues", params={"name": expression, "use_regex": "true"}).status_code == 400
+
+
+def test_how_visitors_log_in_is_told_to_everybody(server: Server) -> None:
+    answer = httpx.get(f"{server.http_url}/api/auth")
+
+    assert (answer.status_code, answer.json()["oauth_enabled"]) == (200, False)
+
+
+def test_users_are_deleted_in_bulk_all_or_none(http: httpx.Client, name: str) -> None:
+    for end in "ab":
+        http.put(f"/api/users/{name}-{end}", json={"password": "p", "tags": ""}).raise_for_status()
+
+    def there() -> list[str]:
+        shown = http.get("/api/users/without-permissions").json()
+        return sorted(each["name"] for each in shown if each["name"].startswith(name))
+
+    refused = http.post("/api/users/bulk-delete", json={"users": [f"{name}-a", f"{name}-z"]})
+    before = there()
+    done = http.post("/api/users/bulk-delete", json={"users": [f"{name}-a", f"{name}-b"]})
+
+    assert (refused.status_code, before) == (400, [f"{name}-a", f"{name}-b"])
+    assert (done.status_code, there()) == (204, [])
+
+
+def test_the_overview_names_contexts_and_all_types_of_exchanges(http: httpx.Client, server: Server) -> None:
+    shown = http.get("/api/overview").json()
+
+    assert [each["port"] for each in shown["contexts"]] == [str(server.http_port)]
+    assert "x-consistent-hash" in [each["name"] for each in shown["exchange_types"]]
+
+
+def test_what_rabbitmq_answers_with_400_is_400(http: httpx.Client, name: str) -> None:
+    http.put(f"/api/queues/%2F/{name}", json={"durable": True}).raise_for_status()
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+
+    answers = [
+        http.put(f"/api/queues/%2F/{name}", json={"durable": False}),
+        http.put(f"/api/queues/%2F/{name}-2", json={"arguments": {"x-message-ttl": "soon"}}),
+        http.put("/api/exchanges/%2F/amq.direct", json={"type": "fanout"}),
+        http.put("/api/permissions/%2F/nobody-of-that-name", json=everything),
+    ]
+
+    assert [answer.status_code for answer in answers] == [400] * 4
+    assert http.put(f"/api/exchanges/%2F/{name}", json={}).status_code == 201

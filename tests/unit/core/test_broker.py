@@ -157,6 +157,7 @@ def test_an_exclusive_queue_is_locked_to_all_but_its_connection(house: House) ->
     mine, other = object(), object()
     house.broker.declare(declared("q", exclusive=True), owner=mine)
     house.broker.declare_exchange(Exchange("events", "fanout"))
+    house.broker.bind(Binding("events", "q"), owner=mine)
     calls: list[Callable[[], object]] = [
         lambda: house.broker.declare(declared("q", exclusive=True), owner=other),
         lambda: house.broker.declare(declared("q"), owner=other, passive=True),

@@ -41,7 +41,6 @@ def test_arguments_become_limits() -> None:
             "x-dead-letter-exchange": "dlx",
             "x-dead-letter-routing-key": "dead",
             "x-single-active-consumer": True,
-            "x-delivery-limit": 6,
             "x-consumer-timeout": 7000,
         },
     )
@@ -57,7 +56,6 @@ def test_arguments_become_limits() -> None:
         max_priority=5,
         single_active=True,
         lease_ms=7000,
-        delivery_limit=6,
         dead_letter_exchange="dlx",
         dead_letter_key="dead",
         arguments=definition.arguments,
@@ -102,14 +100,21 @@ def test_a_dead_letter_key_needs_a_dead_letter_exchange() -> None:
 
 
 @pytest.mark.parametrize("kind", [QUORUM, STREAM])
-@pytest.mark.parametrize("options", [{"durable": False}, {"exclusive": True}, {"auto_delete": True}])
-def test_quorum_queues_and_streams_are_durable_and_shared(kind: str, options: dict[str, bool]) -> None:
-    with pytest.raises(PreconditionFailed, match=f"for {kind} queue 'q'"):
-        declared("q", **{"durable": True, **options}, arguments={"x-queue-type": kind})
+@pytest.mark.parametrize(
+    ("wrong", "durable", "exclusive", "auto_delete"),
+    [("non-durable", False, False, False), ("exclusive-owner", True, True, False), ("auto-delete", True, False, True)],
+)
+def test_quorum_queues_and_streams_are_durable_and_shared(
+    kind: str, wrong: str, durable: bool, exclusive: bool, auto_delete: bool
+) -> None:
+    with pytest.raises(PreconditionFailed, match=f"invalid property '{wrong}' for queue 'q'"):
+        declared("q", durable, exclusive, auto_delete, arguments={"x-queue-type": kind})
 
 
 def test_a_quorum_queue_has_no_priorities() -> None:
-    with pytest.raises(PreconditionFailed, match="max_priority"):
+    with pytest.raises(
+        PreconditionFailed, match="invalid arg 'x-max-priority' for queue 'q' of queue type rabbit_quorum_queue"
+    ):
         declared("q", durable=True, arguments={"x-queue-type": "quorum", "x-max-priority": 3})
 
 
@@ -122,8 +127,19 @@ def test_a_quorum_queue_has_a_delivery_limit_unless_it_says_otherwise(given: int
     assert declared("q", durable=True, arguments=arguments).delivery_limit == limit
 
 
-def test_a_delivery_limit_of_minus_one_is_none_for_a_classic_queue_too() -> None:
-    assert declared("q", arguments={"x-delivery-limit": -1}).delivery_limit is None
+@pytest.mark.parametrize("argument", ["x-delivery-limit", "x-max-age", "x-quorum-initial-group-size"])
+def test_a_classic_queue_refuses_arguments_of_other_types(argument: str) -> None:
+    with pytest.raises(PreconditionFailed, match=f"'{argument}' for queue 'q' in vhost '/' of queue type rabbit_class"):
+        declared("q", arguments={argument: 1}, host="/")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("x-queue-mode", "bogus"), ("x-queue-version", 3), ("x-message-ttl", 1 << 33), ("x-expires", 1 << 33)],
+)
+def test_a_classic_queue_refuses_values_that_rabbitmq_refuses(argument: str, value: object) -> None:
+    with pytest.raises(PreconditionFailed, match=f"invalid arg '{argument}' for queue 'q' in vhost '/'"):
+        declared("q", arguments={argument: value}, host="/")
 
 
 def test_the_limits_of_a_stream_are_its_retention() -> None:
@@ -140,7 +156,9 @@ def test_the_limits_of_a_stream_are_its_retention() -> None:
     [("x-message-ttl", 1), ("x-dead-letter-exchange", "dlx"), ("x-expires", 1), ("x-delivery-limit", 1)],
 )
 def test_a_stream_refuses_what_only_work_queues_have(argument: str, value: object) -> None:
-    with pytest.raises(PreconditionFailed, match="for stream queue"):
+    with pytest.raises(
+        PreconditionFailed, match=f"invalid arg '{argument}' for queue 's' of queue type rabbit_stream_queue"
+    ):
         declared("s", durable=True, arguments={"x-queue-type": "stream", argument: value})
 
 
@@ -189,7 +207,7 @@ def test_a_declaration_that_differs_is_refused_by_argument(argument: str, option
 
 
 def test_arguments_that_mean_nothing_here_do_not_make_a_difference() -> None:
-    declared("q").check_equivalent(declared("q", arguments={"x-queue-mode": "lazy", "x-ha-policy": "all"}))
+    declared("q").check_equivalent(declared("q", arguments={"x-ha-policy": "all"}))
 
 
 # -- storage -----------------------------------------------------------------------------------------------------------

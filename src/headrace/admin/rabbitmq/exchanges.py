@@ -27,7 +27,7 @@ _KINDS: Final = {"q": False, "e": True}
 class ExchangeBody:
     """Body of an exchange."""
 
-    type: str = required(Choice(*KINDS))
+    type: str = option("direct", Choice(*KINDS))
     durable: bool = option(True, Flag())
     auto_delete: bool = option(False, Flag())
     internal: bool = option(False, Flag())

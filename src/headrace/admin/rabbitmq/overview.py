@@ -3,6 +3,7 @@
 import os
 import platform
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.admin.messages import Taker, client_of
@@ -15,6 +16,7 @@ from headrace.core.access.permissions import CONFIGURE, QUEUE, WRITE
 from headrace.core.client import ConsumeRequest
 from headrace.core.queue.definition import declared
 from headrace.core.queue.group import ACK
+from headrace.core.routing.exchange import KINDS
 from headrace.errors import NotFound
 from headrace.model import Message, Source
 
@@ -48,7 +50,7 @@ async def overview(call: Call) -> Response:
             "cluster_name": node_name(),
             "node": node_name(),
             "rates_mode": "basic",
-            "exchange_types": [{"name": kind, "enabled": True} for kind in ("direct", "fanout", "headers", "topic")],
+            "exchange_types": [{"name": kind, "description": "", "enabled": True} for kind in sorted(KINDS)],
             "message_stats": {
                 "publish": sum(broker.statistics.stored for broker in brokers),
                 "publish_details": details(rates["published"]),
@@ -75,7 +77,11 @@ async def overview(call: Call) -> Response:
                 {"node": node_name(), "protocol": _PROTOCOLS.get(name, name), "ip_address": "", "port": port}
                 for name, port in site.ports().items()
             ],
-            "contexts": [],
+            "contexts": [
+                {"node": node_name(), "description": "RabbitMQ Management", "path": "/", "port": str(port)}
+                for name, port in site.ports().items()
+                if name in ("http", "https")
+            ],
         },
     )
 
@@ -119,6 +125,11 @@ async def cluster_name(call: Call) -> Response:
 async def nothing_there(call: Call) -> Response:
     """Answer with an empty list: Headrace has no flags of features."""
     return answer([])
+
+
+async def auth(request: Request) -> Response:
+    """Tell everybody that visitors log in with a name and a password."""
+    return answer({"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""})
 
 
 async def extensions(call: Call) -> Response:

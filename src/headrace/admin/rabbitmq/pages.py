@@ -2,11 +2,13 @@
 
 from typing import Final
 
-from starlette.routing import BaseRoute
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
-from headrace.admin.pages import Page, Pages
+from headrace.admin.pages import BadRequest, Call, Page, Pages
 from headrace.admin.rabbitmq import connections, definitions, exchanges, overview, policies, queues, users
 from headrace.admin.site import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
+from headrace.errors import PreconditionFailed
 
 _BINDINGS: Final = "/bindings/{vhost}/e/{source}/{kind}/{destination}"
 _POLICY: Final = "/policies/{vhost}/{name}"
@@ -27,6 +29,7 @@ _READING: Final[tuple[tuple[str, Page, str], ...]] = (
     ("/vhosts/{vhost}/connections", connections.list_connections, MANAGEMENT),
     ("/vhosts/{vhost}/channels", connections.list_channels, MANAGEMENT),
     ("/users", users.list_users, ADMINISTRATOR),
+    ("/users/without-permissions", users.users_without_permissions, ADMINISTRATOR),
     ("/users/{name}", users.show_user, ADMINISTRATOR),
     ("/users/{name}/permissions", users.permissions_of_user, ADMINISTRATOR),
     ("/users/{name}/topic-permissions", users.topic_permissions_of_user, ADMINISTRATOR),
@@ -87,6 +90,7 @@ _READING: Final[tuple[tuple[str, Page, str], ...]] = (
 _CHANGING: Final[tuple[tuple[str, str, Page, str], ...]] = (
     ("PUT", "/vhosts/{name}", users.put_host, ADMINISTRATOR),
     ("DELETE", "/vhosts/{name}", users.delete_host, ADMINISTRATOR),
+    ("POST", "/users/bulk-delete", users.delete_users, ADMINISTRATOR),
     ("PUT", "/users/{name}", users.put_user, ADMINISTRATOR),
     ("DELETE", "/users/{name}", users.delete_user, ADMINISTRATOR),
     ("PUT", "/permissions/{vhost}/{user}", users.put_permission, ADMINISTRATOR),
@@ -120,8 +124,21 @@ _CHANGING: Final[tuple[tuple[str, str, Page, str], ...]] = (
 )
 
 
+def _as_there(page: Page) -> Page:
+    """Answer 400 for a declaration that differs or makes no sense, as RabbitMQ does; our own API says 409."""
+
+    async def answered(call: Call) -> Response:
+        try:
+            return await page(call)
+        except PreconditionFailed as error:
+            raise BadRequest(str(error)) from error
+
+    return answered
+
+
 def routes(pages: Pages) -> list[BaseRoute]:
     """Return a route for every path and method."""
-    found: list[BaseRoute] = [pages.route(f"/api{path}", page, "GET", tag) for path, page, tag in _READING]
-    found += [pages.route(f"/api{path}", page, method, tag) for method, path, page, tag in _CHANGING]
+    found: list[BaseRoute] = [Route("/api/auth", overview.auth, methods=["GET"])]
+    found += [pages.route(f"/api{path}", page, "GET", tag) for path, page, tag in _READING]
+    found += [pages.route(f"/api{path}", _as_there(page), method, tag) for method, path, page, tag in _CHANGING]
     return found

@@ -2,6 +2,7 @@
 
 import math
 import platform
+import re
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Final, TypeVar
@@ -37,13 +38,12 @@ def asked_hosts(call: Call) -> list[tuple[str, Broker]]:
 
 
 async def rows(call: Call, found: Iterable[Item], shown: Callable[[Item], Row | None]) -> Response:
-    """Answer with a list by `name`, `sort`, `sort_reverse`, `columns`, `page` and `page_size`. Raises BadRequest.
+    """Answer with a list by `name`, `use_regex`, `sort`, `sort_reverse`, `columns`, `page` and `page_size`.
 
-    `shown` returns None for an item that is gone.
+    Raises BadRequest. `shown` returns None for an item that is gone.
     """
     part, sort, columns = call.text("name"), call.text("sort"), _columns(call)
-    if part and call.text("use_regex") == "true":
-        raise BadRequest("'use_regex' is not taken here; 'name' finds the names that it is a part of")
+    expression = _expression(part) if part and call.text("use_regex") == "true" else None
 
     def cut(item: Item) -> Row | None:
         row = shown(item)
@@ -55,7 +55,7 @@ async def rows(call: Call, found: Iterable[Item], shown: Callable[[Item], Row | 
         keyed: list[tuple[tuple[int, float, str], Item]] = []
         async for item in sliced(items):
             row = shown(item)
-            if row is not None and part in str(row.get("name", "")):
+            if row is not None and _has_name(row, part, expression):
                 keyed.append((_sortable(_member(row, sort)), item))
         if sort:
             keyed = await ordered(keyed, itemgetter(0), call.text("sort_reverse") == "true")
@@ -77,6 +77,27 @@ async def rows(call: Call, found: Iterable[Item], shown: Callable[[Item], Row | 
             "total_count": len(items),
         }
     )
+
+
+_MAX_REPEATS: Final = 3
+_REPEATS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(\)[*+{])|([*+{])", re.DOTALL)
+"""Escapes and sets of characters, which are passed over; repeated groups; other repeats."""
+
+
+def _expression(text: str) -> re.Pattern[str]:
+    """Compile a regular expression that takes little time for any name. Raises BadRequest."""
+    repeats = [(found[1], found[2]) for found in _REPEATS.finditer(text) if found[1] or found[2]]
+    if len(repeats) > _MAX_REPEATS or any([group for group, _ in repeats]):
+        raise BadRequest(f"a regular expression for 'name' may repeat no group, and {_MAX_REPEATS} times a character")
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise BadRequest(f"'name' is not a regular expression: {error}") from error
+
+
+def _has_name(row: Row, part: str, expression: re.Pattern[str] | None) -> bool:
+    name = str(row.get("name", ""))
+    return expression.search(name) is not None if expression is not None else part in name
 
 
 def row(call: Call, found: Row) -> Response:

@@ -27,6 +27,13 @@ class UserBody:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UserNames:
+    """Body of a request to delete users."""
+
+    users: object = required(Unchecked())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Patterns:
     """Body of a permission."""
 
@@ -144,6 +151,26 @@ async def delete_user(call: Call) -> Response:
     return nothing()
 
 
+async def delete_users(call: Call) -> Response:
+    """Delete several users, or none if one of them is not there."""
+    body = await call.read(UserNames, is_lenient=True)
+    names = body.users
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise BadRequest(f"'users' must be a list of names, not {names!r}")
+    known = {user.name for user in call.site.access.users()}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise BadRequest(f"no user '{missing[0]}'")
+    for name in names:
+        await remove_user(call, name)
+    return nothing()
+
+
+async def users_without_permissions(call: Call) -> Response:
+    allowed = {each.user for each in call.site.access.permissions()}
+    return await rows(call, [user for user in call.site.access.users() if user.name not in allowed], user_to_json)
+
+
 async def permissions_of_user(call: Call) -> Response:
     name = call.site.access.account(call.path("name")).name
     return await rows(call, [each for each in call.site.access.permissions() if each.user == name], permission_to_json)
@@ -179,6 +206,8 @@ async def show_permission(call: Call) -> Response:
 async def put_permission(call: Call) -> Response:
     user, host = call.path("user"), call.path("vhost")
     body = await call.read(Patterns, is_lenient=True)
+    if host not in call.site.hosts.names() or all(each.name != user for each in call.site.access.users()):
+        raise BadRequest(f"there is no vhost '{host}' or no user '{user}'")
     permission = Permission(user, host, body.configure, body.write, body.read)
     is_new = all((each.user, each.host) != (user, host) for each in call.site.access.permissions())
     await done(lambda tell: call.site.access.put_permission(permission, tell))

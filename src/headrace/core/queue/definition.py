@@ -12,6 +12,7 @@ from headrace.core.routing.address import QUEUE_PREFIX
 from headrace.errors import BadExpression, PreconditionFailed, Refused
 from headrace.selector import parse
 from headrace.wire.properties import frozen, table_from_json, table_to_json
+from headrace.wire.types import shown_argument
 
 RESUME: Final = "resume"
 FIRST: Final = "first"
@@ -121,24 +122,49 @@ DEFAULT_CONSUMER_TIMEOUT_MS: Final = 30 * 60_000
 EPHEMERAL_EXPIRES_MS: Final = 5 * 60_000
 QUORUM_DELIVERY_LIMIT: Final = 20
 
-COMPARED: Final = (
-    "x-consumer-timeout",
+_WORK_ARGUMENTS: Final = (
+    "x-expires",
+    "x-message-ttl",
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
-    "x-delivery-limit",
-    "x-expires",
-    "x-filter",
-    "x-max-age",
     "x-max-length",
     "x-max-length-bytes",
     "x-max-priority",
-    "x-message-ttl",
     "x-overflow",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-queue-master-locator",
     "x-single-active-consumer",
-    "x-source",
-    "x-source-from",
 )
-"""The arguments that a second declaration must repeat."""
+ARGUMENTS: Final = {
+    CLASSIC: _WORK_ARGUMENTS,
+    QUORUM: (
+        *[name for name in _WORK_ARGUMENTS if not name.startswith(("x-max-priority", "x-queue-"))],
+        "x-dead-letter-strategy",
+        "x-delivery-limit",
+        "x-max-in-memory-bytes",
+        "x-max-in-memory-length",
+        "x-quorum-initial-group-size",
+    ),
+    STREAM: (
+        "x-initial-cluster-size",
+        "x-max-age",
+        "x-max-length",
+        "x-max-length-bytes",
+        "x-stream-max-segment-size-bytes",
+    ),
+}
+"""RabbitMQ's arguments of each type of queue, besides `x-queue-type`. `x-max-length` of streams is ours."""
+_OWN_ARGUMENTS: Final = ("x-consumer-timeout", "x-filter", "x-source", "x-source-from")
+"""Arguments of all types of queues, without those of RabbitMQ."""
+_IDLE: Final = ("x-queue-mode", "x-queue-version", "x-queue-master-locator")
+COMPARED: Final = (
+    *[name for name in _WORK_ARGUMENTS if name not in _IDLE],
+    *_OWN_ARGUMENTS,
+    "x-delivery-limit",
+    "x-max-age",
+)
+"""The arguments that have a meaning here."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +297,7 @@ class QueueDefinition:
         """Time without use after which the queue is deleted; 0 for never."""
         return self.expires_ms or (EPHEMERAL_EXPIRES_MS if self.kind == EPHEMERAL else 0)
 
-    def check_equivalent(self, declared: "QueueDefinition") -> None:
+    def check_equivalent(self, declared: "QueueDefinition", host: str = "/") -> None:
         """Compare another declaration with this one. Raises PreconditionFailed when it differs."""
         pairs: list[tuple[str, object, object]] = [
             ("durable", declared.durable, self.durable),
@@ -279,13 +305,37 @@ class QueueDefinition:
             ("auto_delete", declared.auto_delete, self.auto_delete),
             ("x-queue-type", declared.kind, self.kind),
         ]
-        pairs += [(name, declared.arguments.get(name), self.arguments.get(name)) for name in COMPARED]
         for name, received, current in pairs:
-            if frozen(received) != frozen(current):
-                raise PreconditionFailed(
-                    f"inequivalent arg '{name}' for queue '{self.name}': "
-                    f"received {_shown(received)} but current is {_shown(current)}"
-                )
+            if received != current:
+                raise self._differs(name, host, _shown(received), _shown(current))
+        for name in (*ARGUMENTS.get(self.kind, _WORK_ARGUMENTS), *_OWN_ARGUMENTS):
+            given, known = declared.arguments.get(name), self.arguments.get(name)
+            if frozen(given) != frozen(known):
+                is_set = given is not None and known is not None
+                shown = _shown if is_set else shown_argument
+                raise self._differs(name, host, shown(given), shown(known))
+
+    def _differs(self, name: str, host: str, received: str, current: str) -> PreconditionFailed:
+        return PreconditionFailed(
+            f"inequivalent arg '{name}' for queue '{self.name}' in vhost '{host}': "
+            f"received {received} but current is {current}"
+        )
+
+    @staticmethod
+    def repeated(
+        name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: Mapping[str, object] | None
+    ) -> "QueueDefinition":
+        """Return the declaration of a queue that exists, for `check_equivalent`: nothing is read from its arguments."""
+        given = dict(arguments or {})
+        kind = given.get("x-queue-type", CLASSIC)
+        return QueueDefinition(
+            name,
+            kind if isinstance(kind, str) else "",
+            durable=durable and kind != EPHEMERAL,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            arguments=given,
+        )
 
     def to_json(self) -> dict[str, object]:
         """Return the definition as JSON values."""
@@ -319,21 +369,20 @@ def _known(kind: type[Retry] | type[Retention], values: dict[str, Any]) -> dict[
 
 
 def _shown(value: object) -> str:
-    if value is None:
-        return "none"
-    return f"'{str(value).lower()}'" if isinstance(value, bool) else f"the value {value!r}"
+    return f"'{str(value).lower() if isinstance(value, bool) else value}'"
 
 
+_MAX_MS: Final = (1 << 32) - 1
 _TEXT: Final = Text("expected a string")
 _ARGUMENTS: Final = {
     "kind": Key("x-queue-type", Choice(*KINDS), CLASSIC, "Type of the queue."),
     "expires_ms": Key(
-        "x-expires", Number(1), 0, "Milliseconds without use after which the queue is deleted; 0 for never."
+        "x-expires", Number(1, _MAX_MS), 0, "Milliseconds without use after which the queue is deleted; 0 for never."
     ),
     "max_length": Key("x-max-length", Number(), None, "Messages that may wait, or that a stream keeps."),
     "max_length_bytes": Key("x-max-length-bytes", Number(), None, "Bytes that may wait, or that a stream keeps."),
     "overflow": Key("x-overflow", Choice(*OVERFLOWS), DROP_HEAD, "Reaction of a full queue to a new message."),
-    "message_ttl_ms": Key("x-message-ttl", Number(), None, "Milliseconds for which a message may wait."),
+    "message_ttl_ms": Key("x-message-ttl", Number(0, _MAX_MS), None, "Milliseconds for which a message may wait."),
     "max_priority": Key("x-max-priority", Number(0, 255), 0, "Highest priority; 0 for order of arrival."),
     "single_active": Key(
         "x-single-active-consumer", Flag(), False, "True if one consumer at a time gets all messages."
@@ -360,9 +409,14 @@ _ARGUMENTS: Final = {
     ),
 }
 """The argument that each field is read from."""
+_CHECKED: Final = Table(
+    Key("x-queue-mode", Choice("default", "lazy"), None, ""),
+    Key("x-queue-version", Number(1, 2), None, ""),
+)
+"""Arguments of RabbitMQ without a meaning here."""
 _ARGUMENT_TABLE: Final = Table(*_ARGUMENTS.values())
 _STREAM_TABLE: Final = Table(Key("x-max-age", Duration(), 0, "Greatest age of a message in a stream; 0 for any."))
-"""Arguments that only streams have; other queues ignore them."""
+"""Arguments that only streams have."""
 
 
 def unread_arguments(arguments: Mapping[str, object]) -> list[str]:
@@ -377,10 +431,18 @@ def declared(
     exclusive: bool = False,
     auto_delete: bool = False,
     arguments: Mapping[str, object] | None = None,
+    host: str = "",
 ) -> QueueDefinition:
-    """Return the definition of a queue declared with RabbitMQ's `x-` arguments. Raises PreconditionFailed."""
+    """Return the definition of a queue declared with RabbitMQ's `x-` arguments; errors name the virtual host, if given.
+
+    Raises PreconditionFailed.
+    """
     given = dict(arguments or {})
-    read = read_arguments(_ARGUMENT_TABLE, given, f" for queue '{name}'")
+    of = f" for queue '{name}'{_within(host)}"
+    foreign = _foreign(given)
+    own = {name: value for name, value in given.items() if name not in foreign}
+    read_arguments(_CHECKED, own, of)
+    read = read_arguments(_ARGUMENT_TABLE, own, of)
     fields: dict[str, Any] = {each: read[key.name] for each, key in _ARGUMENTS.items()}
     kind: str = fields["kind"]
     fields["delivery_limit"] = _limit(fields["delivery_limit"], kind)
@@ -397,18 +459,34 @@ def declared(
         try:
             parse(definition.filter)
         except BadExpression as error:
-            raise _invalid("x-filter", name, str(error)) from error
+            raise _invalid("x-filter", of, str(error)) from error
     if definition.source_from and not definition.source:
-        raise _invalid("x-source-from", name, "'x-source' is missing")
+        raise _invalid("x-source-from", of, "'x-source' is missing")
     if definition.dead_letter_key is not None and definition.dead_letter_exchange is None:
-        raise _invalid("x-dead-letter-routing-key", name, "'x-dead-letter-exchange' is missing")
+        raise _invalid("x-dead-letter-routing-key", of, "'x-dead-letter-exchange' is missing")
+    if foreign:
+        raise PreconditionFailed(f"invalid arg '{foreign[0]}'{of} of queue type rabbit_{kind}_queue")
     if kind == QUORUM:
-        _refuse(definition, "quorum", durable=True, exclusive=False, auto_delete=False, max_priority=0)
-    return _stream(definition) if kind == STREAM else definition
+        _check_shared(definition, of)
+    return _stream(definition, of) if kind == STREAM else definition
 
 
-def _invalid(argument: str, queue: str, why: str) -> PreconditionFailed:
-    return PreconditionFailed(f"invalid arg '{argument}' for queue '{queue}': {why}")
+_OF_ANY: Final = frozenset([name for names in ARGUMENTS.values() for name in names])
+
+
+def _foreign(given: Mapping[str, object]) -> list[str]:
+    """Return the arguments that mean something for other types of queues only: RabbitMQ refuses them, too."""
+    kind = given.get("x-queue-type", CLASSIC)
+    known = ARGUMENTS.get(kind) if isinstance(kind, str) else None
+    return [name for name in given if known is not None and name in _OF_ANY and name not in known]
+
+
+def _invalid(argument: str, of: str, why: str) -> PreconditionFailed:
+    return PreconditionFailed(f"invalid arg '{argument}'{of}: {why}")
+
+
+def _within(host: str) -> str:
+    return f" in vhost '{host}'" if host else ""
 
 
 def _limit(limit: int | None, kind: str) -> int | None:
@@ -418,16 +496,19 @@ def _limit(limit: int | None, kind: str) -> int | None:
     return None if limit < 0 else limit
 
 
-def _stream(definition: QueueDefinition) -> QueueDefinition:
-    _refuse(definition, "stream", durable=True, exclusive=False, auto_delete=False, max_priority=0)
-    _refuse(definition, "stream", dead_letter_exchange=None, message_ttl_ms=None, delivery_limit=None, expires_ms=0)
-    of = f" for queue '{definition.name}'"
+def _stream(definition: QueueDefinition, of: str) -> QueueDefinition:
+    _check_shared(definition, of)
     max_age_ms = cast("int", read_arguments(_STREAM_TABLE, definition.arguments, of)["x-max-age"])
     retention = Retention(max_age_ms, definition.max_length_bytes or 0, definition.max_length or 0)
     return replace(definition, retention=retention, max_length=None, max_length_bytes=None)
 
 
-def _refuse(definition: QueueDefinition, kind: str, **required: object) -> None:
-    for name, value in required.items():
-        if getattr(definition, name) != value:
-            raise PreconditionFailed(f"invalid property '{name}' for {kind} queue '{definition.name}'")
+def _check_shared(definition: QueueDefinition, of: str) -> None:
+    """Raise PreconditionFailed for a quorum queue or a stream that is transient or for one connection."""
+    for name, is_wrong in (
+        ("auto-delete", definition.auto_delete),
+        ("exclusive-owner", definition.exclusive),
+        ("non-durable", not definition.durable),
+    ):
+        if is_wrong:
+            raise PreconditionFailed(f"invalid property '{name}'{of}")

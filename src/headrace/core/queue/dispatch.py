@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.errors import AccessRefused, Refused
+from headrace.errors import Refused
 from headrace.model import Message
 from headrace.selector import Selector
 
@@ -313,13 +313,10 @@ class RoundRobin:
     # -- coming and going --------------------------------------------------------------------------------------------
 
     def join(self, consumer: Consumer, exclusive: bool = False) -> None:
-        """Add a member.
+        """Add a member; the caller knows that it may be the only one, or one of several.
 
-        Raises AccessRefused when another consumer has the queue for itself, or this one wants that and cannot. Raises
-        Refused for a selector where only one consumer at a time is active.
+        Raises Refused for a selector where only one consumer at a time is active.
         """
-        if self.members and (exclusive or self.exclusive):
-            raise AccessRefused(f"consumer {consumer.name!r} cannot have the queue: it is in exclusive use")
         if consumer.selector is not None and self._single:
             raise Refused("a selector is not for queues with a single active consumer: that one gets all messages")
         self.exclusive = exclusive

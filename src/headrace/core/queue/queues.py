@@ -167,7 +167,7 @@ class Queues(QueueHost):
             if not passive:
                 if definition.exclusive != existing.definition.exclusive:
                     raise _locked(existing, self._host)
-                existing.declared.check_equivalent(definition)
+                existing.declared.check_equivalent(definition, self._host)
                 existing.touch(self._clock.now_us())
             return existing
         if passive:
@@ -175,7 +175,7 @@ class Queues(QueueHost):
         if not name:
             definition = replace(definition, name=generated_name())
         else:
-            _check_name(name)
+            check_new_name(name)
         self._check_room(definition.name)
         queue = self.create(self._pipeline.open(), definition)
         if definition.exclusive:
@@ -348,13 +348,13 @@ class Queues(QueueHost):
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def delete(self, name: str, if_unused: bool, if_empty: bool, owner: object) -> int:
-        """Remove a queue; returns how many messages go. Raises NotFound, PreconditionFailed, ResourceLocked."""
+        """Remove a queue; returns how many messages waited. Raises NotFound, PreconditionFailed, ResourceLocked."""
         queue = self.find(name, owner)
         if if_unused and queue.consumers:
-            raise PreconditionFailed(f"queue '{name}' in use")
-        count = queue.total
-        if if_empty and count:
-            raise PreconditionFailed(f"queue '{name}' not empty")
+            raise PreconditionFailed(f"queue '{name}' in vhost '{self._host}' in use")
+        if if_empty and queue.total:
+            raise PreconditionFailed(f"queue '{name}' in vhost '{self._host}' not empty")
+        count = queue.messages
         self.drop(queue)
         return count
 
@@ -490,12 +490,14 @@ def generated_name() -> str:
 
 def _locked(queue: Queue, host: str) -> ResourceLocked:
     return ResourceLocked(
-        f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{host}': another connection has it "
-        "for itself, or it was declared to be exclusive by one of the two declarations only"
+        f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{host}'. It could be originally "
+        "declared on another connection or the exclusive property value does not match that of the original "
+        "declaration."
     )
 
 
-def _check_name(name: str) -> None:
+def check_new_name(name: str) -> None:
+    """Raise AccessRefused or Refused for a name that no new queue may have."""
     if name.startswith(RESERVED_PREFIX):
         raise AccessRefused(f"queue name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
     if name.startswith(INNER_PREFIXES):

@@ -7,6 +7,7 @@ from headrace.config.kinds import Choice, Flag, Text, Unchecked
 from headrace.config.table import Key, Table, read_arguments
 from headrace.errors import AccessRefused, PreconditionFailed, Refused
 from headrace.wire.properties import frozen, table_from_json, table_to_json
+from headrace.wire.types import shown_argument
 
 DIRECT: Final = "direct"
 FANOUT: Final = "fanout"
@@ -91,23 +92,23 @@ class Exchange:
         value = read_arguments(_ARGUMENTS[name], self.arguments, f" for exchange '{self.name}'")[name]
         return value if isinstance(value, str) else None
 
-    def check_equivalent(self, declared: "Exchange") -> None:
+    def check_equivalent(self, declared: "Exchange", host: str = "/") -> None:
         """Check a repeated declaration. Raises PreconditionFailed when it differs.
 
         Of the arguments only the alternate exchange counts, as it alone changes the routing.
         """
-        self._check("type", declared.kind, self.kind)
-        self._check("durable", _lower(declared.durable), _lower(self.durable))
-        self._check("auto_delete", _lower(declared.auto_delete), _lower(self.auto_delete))
-        self._check("internal", _lower(declared.internal), _lower(self.internal))
-        self._check(ALTERNATE, declared.alternate, self.alternate)
-
-    def _check(self, argument: str, received: str | None, current: str | None) -> None:
-        if received != current:
-            raise PreconditionFailed(
-                f"inequivalent arg '{argument}' for exchange '{self.name}': "
-                f"received {_shown(received)} but current is {_shown(current)}"
-            )
+        for argument, received, current in (
+            ("type", _quoted(declared.kind), _quoted(self.kind)),
+            ("durable", _quoted(declared.durable), _quoted(self.durable)),
+            ("auto_delete", _quoted(declared.auto_delete), _quoted(self.auto_delete)),
+            ("internal", _quoted(declared.internal), _quoted(self.internal)),
+            (ALTERNATE, shown_argument(declared.alternate), shown_argument(self.alternate)),
+        ):
+            if received != current:
+                raise PreconditionFailed(
+                    f"inequivalent arg '{argument}' for exchange '{self.name}' in vhost '{host}': "
+                    f"received {received} but current is {current}"
+                )
 
     def to_json(self) -> dict[str, object]:
         """The exchange as JSON."""
@@ -194,12 +195,8 @@ def check_new_name(name: str) -> None:
         raise Refused(f"exchange name '{name[:40]}...' has {size} bytes, {MAX_NAME_BYTES} is the most")
 
 
-def _lower(flag: bool) -> str:
-    return "true" if flag else "false"
-
-
-def _shown(value: str | None) -> str:
-    return "none" if value is None else f"'{value}'"
+def _quoted(value: str | bool) -> str:
+    return f"'{str(value).lower() if isinstance(value, bool) else value}'"
 
 
 @final

@@ -376,7 +376,7 @@ class Exchanges:
             self.get(name)
             return False
         if hub is not None:
-            hub.exchange.check_equivalent(definition)
+            hub.exchange.check_equivalent(definition, self._host)
             return False
         check_new_name(name)
         frozen(definition.arguments)
@@ -392,11 +392,11 @@ class Exchanges:
         source of a binding.
         """
         check_not_default(name)
-        hub = self._hub(name)
         if name.startswith(RESERVED_PREFIX):
-            raise AccessRefused(f"deletion of system exchange '{name}' not allowed")
+            raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{self._host}' not allowed")
+        hub = self._hub(name)
         if if_unused and hub.bindings:
-            raise PreconditionFailed(f"exchange '{name}' in use: {len(hub.bindings)} bindings from it")
+            raise PreconditionFailed(f"exchange '{name}' in vhost '{self._host}' in use")
         return self._drop([name], [])
 
     def get(self, name: str) -> Exchange:
@@ -406,7 +406,15 @@ class Exchanges:
     def check_publish(self, name: str) -> None:
         """Check that clients may publish to the exchange. Raises NotFound, AccessRefused when internal."""
         if self._hub(name).exchange.internal:
-            raise AccessRefused(f"cannot publish to internal exchange '{name}'")
+            raise AccessRefused(f"cannot publish to internal exchange '{name}' in vhost '{self._host}'")
+
+    def check_ends(self, binding: Binding) -> None:
+        """Raise AccessRefused for the default exchange, NotFound for an exchange that is not there."""
+        self._ends(binding)
+
+    def has(self, binding: Binding) -> bool:
+        """True if there is this binding. Raises AccessRefused for the default exchange, NotFound."""
+        return binding.identity in self._ends(binding).bindings
 
     def bind(self, binding: Binding) -> bool:
         """Add a binding; True if it is new. The caller checks that its queue exists.

@@ -8,7 +8,8 @@ from typing import Any, Final, final
 from pamqp import base, commands
 
 from headrace.core.access.permissions import CONFIGURE, EXCHANGE, QUEUE, READ
-from headrace.core.queue.definition import declared
+from headrace.core.queue.definition import QueueDefinition, declared
+from headrace.core.queue.queues import check_new_name
 from headrace.core.routing.address import is_address, parse_address
 from headrace.core.routing.exchange import KINDS, Binding, Exchange
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, ProtocolError
@@ -96,8 +97,10 @@ class Channel:
     # -- channel, confirm, tx ----------------------------------------------------------------------------------------
 
     def flow(self, method: commands.Channel.Flow) -> None:
-        self.subscriptions.flow(bool(method.active))
-        self._reply(commands.Channel.FlowOk, active=method.active)
+        """Refuse to stop, as RabbitMQ does: basic.qos is for that."""
+        if not method.active:
+            raise ProtocolError(NOT_IMPLEMENTED, "active=false")
+        self._reply(commands.Channel.FlowOk, active=True)
 
     def confirm_select(self, method: commands.Confirm.Select) -> None:
         if self.publisher.staged is not None:
@@ -192,9 +195,14 @@ class Channel:
         name = method.queue
         messages, consumers = 0, 1
         if not name.startswith(REPLY_TO):
-            name = _plain(self._queue_name(name) if method.passive else name)
-            arguments = {} if method.passive else method.arguments
-            definition = declared(name, method.durable, method.exclusive, method.auto_delete, arguments)
+            name = _plain(name)
+            # RabbitMQ, too, takes an exclusive queue for a transient one, whatever it is declared as.
+            flags = method.durable and not method.exclusive, method.exclusive, method.auto_delete
+            if method.passive or name in self._broker.topology.queues:
+                definition = QueueDefinition.repeated(name, *flags, method.arguments)
+            else:
+                check_new_name(name)
+                definition = declared(name, *flags, method.arguments, self._context.host.name)
             if not method.passive:
                 self._client.rights.check_declare_queue(definition)
             queue = self._broker.declare(definition, self._client.owner, method.passive)
@@ -217,7 +225,7 @@ class Channel:
     def queue_purge(self, method: commands.Queue.Purge) -> None:
         name = _plain(self._queue_name(method.queue))
         self._client.rights.check(READ, QUEUE, name)
-        count = self._broker.purge(name, self._client.owner)
+        count = self.subscriptions.purge(name)
         self._reply_kept(method.nowait, commands.Queue.PurgeOk, message_count=count)
 
     def queue_delete(self, method: commands.Queue.Delete) -> None:

@@ -280,7 +280,7 @@ class Decoder:
         """Decode whole frames; returns where the first incomplete one begins."""
         size: i64 = len(data)
         start: i64 = at
-        most = i64(self.frame_max - FRAME_OVERHEAD)
+        most = i64(self.frame_max)  # clients that take frame_max for the payload's size are tolerated, as by RabbitMQ
         contents = self._contents
         while size - start >= FRAME_OVERHEAD:
             begin = start
@@ -350,7 +350,7 @@ class Decoder:
         stop = start + length
         if not length or stop >= size or data[stop] != FRAME_END:
             return at
-        if length > self.frame_max - FRAME_OVERHEAD or length > self.max_body_bytes or self._is_dropping:
+        if length > self.frame_max or length > self.max_body_bytes or self._is_dropping:
             return at
         if _u16(data, at + 1) != channel or _u16(data, end + 2) != channel:
             return at

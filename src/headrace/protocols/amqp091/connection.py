@@ -85,12 +85,10 @@ class Connection(Handler):
 
     def lost(self) -> None:
         self._waiting = None
-        self._close_channels()
+        self._leave()
         self._decoder.clear()
         self._note_intake()
-        context, self._context = self._context, None
-        if context is not None:
-            context.client.leave()
+        self._context = None
 
     def facts(self) -> ConnectionFacts | None:
         context, handshake = self._context, self._handshake
@@ -200,10 +198,10 @@ class Connection(Handler):
     def _connection_method(self, method: base.Frame) -> None:
         if isinstance(method, commands.Connection.Close):
             self._is_closing = True
-            self._close_channels()
+            self._leave()
             self._send_raw(encode_method(0, commands.Connection.CloseOk))
             if self._wire is not None:
-                self._wire.close()
+                self._wire.finish(_GOODBYE_SECONDS)  # a client that still sends must see the answer, not a reset
         elif (
             isinstance(method, commands.Connection.UpdateSecret)
             and self._context is not None
@@ -237,9 +235,11 @@ class Connection(Handler):
         assert self._handshake is not None
         if channel is not None:
             raise ProtocolError(CHANNEL_ERROR, f"second 'channel.open' seen on channel {number}")
-        if number > self._handshake.channel_max:
-            most = self._handshake.channel_max
-            raise ProtocolError(NOT_ALLOWED, f"number of channels opened ({number}) has reached the agreed {most}")
+        count, most = len(self._channels), self._handshake.channel_max
+        if count >= most:
+            raise ProtocolError(
+                NOT_ALLOWED, f"number of channels opened ({count}) has reached the negotiated channel_max ({most})"
+            )
         account = self._context.client.account
         if not account.open_channel():
             raise ProtocolError(
@@ -262,11 +262,15 @@ class Connection(Handler):
     # -- errors and ends -----------------------------------------------------------------------------------------------
 
     def _refuse(self, error: HeadraceError, event: Event) -> None:
-        method = event.method if isinstance(event, Method) else None
         number = 0 if isinstance(event, Hello) else event.channel
         channel = self._channels.get(number)
+        if isinstance(event, Publish) and isinstance(error, PreconditionFailed) and self._context is not None:
+            try:
+                self._context.broker.topology.exchanges.check_publish(event.route.exchange)
+            except HeadraceError as worse:
+                error = worse  # an exchange that is not there is told before what is wrong with the message
         if channel is None or self._context is None or not ends_channel_only(error):
-            self._end(error, method)
+            self._end(error, _index(event))
             return
         channel.close()
         channel.is_closing = True
@@ -274,20 +278,20 @@ class Connection(Handler):
 
     def _fail(self, error: HeadraceError) -> None:
         """End the connection for an error that no method caused."""
-        self._end(error, None)
+        self._end(error, 0)
 
-    def _end(self, error: HeadraceError, method: base.Frame | None) -> None:
-        """Tell the client why, and close."""
+    def _end(self, error: HeadraceError, index: int) -> None:
+        """Tell the client why, and close; `index` is the method that failed, 0 for none."""
         if self._is_closing or self._wire is None:
             return
         self._is_closing = True
-        self._close_channels()
+        self._leave()
         self._decoder.drop_bodies()
         self._note_intake()
         if isinstance(error, AccessRefused) and not self._expects_refusals():
             self._wire.close()
             return
-        fields = close_fields(error, 0 if method is None else method.index)
+        fields = close_fields(error, index)
         self._send_raw(encode_method(0, commands.Connection.Close, fields))
         self._wire.close(_GOODBYE_SECONDS)
 
@@ -335,6 +339,12 @@ class Connection(Handler):
         if self._context is not None:
             self._context.client.account.close_channel()
 
+    def _leave(self) -> None:
+        """Free all messages and exclusive queues of the connection, before the client hears that it is over."""
+        self._close_channels()
+        if self._context is not None:
+            self._context.client.leave()
+
     def _close_channels(self) -> None:
         channels = list(self._channels.values())
         if self._context is None or not channels:
@@ -355,6 +365,8 @@ def _no_channel(number: int) -> ProtocolError:
 
 
 def _index(event: Event) -> int:
+    if isinstance(event, Hello):
+        return 0
     if isinstance(event, Method):
         return event.method.index
     return commands.Basic.Ack.index if isinstance(event, Ack) else commands.Basic.Publish.index

@@ -24,7 +24,7 @@ from headrace.wire.properties import Properties
 PROTOCOL: Final = "amqp091"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLY_PREFIX: Final = REPLY_TO + "."
-_MAX_EXPIRATION_MS: Final = (1 << 32) - 1
+_EXPIRATION_DIGITS: Final = 15
 _NO_KEYS: Final[Sequence[str]] = ()
 _SPECIAL: Final = HAS_COPIES | HAS_REPLY_TO | HAS_USER_ID
 """Properties that decide more than a priority and an expiry."""
@@ -133,6 +133,7 @@ class Publisher:
         if route.source is None and self._went_aside(route, given, message):
             return
         if self.staged is not None:
+            client.broker.topology.exchanges.check_publish(route.exchange)
             self.staged.append((Staging(message, headers, extra_keys), route))
             size_bytes = len(body) + len(properties) + _STAGED_BYTES
             self._staged_bytes += size_bytes
@@ -171,10 +172,10 @@ class Publisher:
         text = expiration_of(properties)
         if not text:
             return 0
-        if not (text.isdigit() and len(text) <= 10 and int(text) <= _MAX_EXPIRATION_MS):
+        if not (text.isdigit() and len(text) <= _EXPIRATION_DIGITS):
             raise PreconditionFailed(
                 f"invalid expiration '{text.decode(errors='replace')}': "
-                f"it must be milliseconds, up to {_MAX_EXPIRATION_MS}"
+                f"it must be milliseconds, with up to {_EXPIRATION_DIGITS} digits"
             )
         return self._context.now_us + int(text) * 1000
 
@@ -262,9 +263,9 @@ def _copies(headers: dict[str, object], properties: bytes) -> tuple[list[str], b
     keys: list[str] = []
     for name in ("CC", "BCC"):
         value = headers.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
+        if not isinstance(value, list):
             raise PreconditionFailed(f"unsupported type in header '{name}': it must be an array of strings")
-        keys += value
+        keys += [key for key in value if isinstance(key, str)]
     if "BCC" in headers:
         changed = decode_properties(properties)
         del changed.headers["BCC"]

@@ -1,5 +1,6 @@
 """Consuming on a channel: consume, deliver, settle, recover, prefetch, and delivery tags. Core decides what is read."""
 
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, final
@@ -7,7 +8,7 @@ from typing import Final, final
 from pamqp import base, commands
 
 from headrace.core.client import ConsumePlan, ConsumeRequest, request_table
-from headrace.core.queue.definition import QUORUM
+from headrace.core.queue.definition import QUORUM, STREAM
 from headrace.core.queue.dispatch import UNLIMITED, Consumer, Credit, Delivery, Recipient
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue.stream import StreamGroup
@@ -156,6 +157,9 @@ class Tags:
 
 STREAM_OFFSET: Final = "x-stream-offset"
 _ARGUMENTS: Final = request_table("x-consumer-group", "x-group-mode", STREAM_OFFSET, "x-auto-commit", "x-priority")
+_AGO: Final = re.compile(r"(\d{1,9})([YMDhms])")
+"""A start so long ago: `5m`."""
+_UNIT_SECONDS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3600, "m": 60, "s": 1}
 _STREAM_OFFSET_ENTRY: Final = encode_shortstr(STREAM_OFFSET) + b"l"
 """Name and type of RabbitMQ's header; the eight bytes of the offset follow."""
 
@@ -291,9 +295,9 @@ def _properties_of(message: Message) -> Properties:
     return properties
 
 
-def counted(properties: bytes, delivery: Delivery) -> bytes:
-    """The properties with the delivery count of a message that came back to a quorum queue."""
-    if delivery.attempts < 2 or delivery.group.queue.definition.kind != QUORUM:
+def counted(properties: bytes, delivery: Delivery, first: int = 2) -> bytes:
+    """The properties with the delivery count of a quorum queue, from this attempt on."""
+    if delivery.attempts < first or delivery.group.queue.definition.kind != QUORUM:
         return properties
     return with_headers(properties, encode_entry("x-delivery-count", delivery.attempts - 1))
 
@@ -322,7 +326,6 @@ class Subscriptions:
         """Cancelled consumers that still hold messages."""
         self._prefetch = 0
         self._shared: Credit | None = None
-        self._is_flowing = True
         self.staged: list[tuple[int, Delivery, int]] | None = None
         """The settlements of the open transaction: tag, delivery, outcome. None outside transactions."""
         self.end_channel: Callable[[HeadraceError], None] = _nothing
@@ -344,7 +347,7 @@ class Subscriptions:
             return self._shared.limit
         return self._prefetch
 
-    # -- prefetch and flow -------------------------------------------------------------------------------------------
+    # -- prefetch and pauses -----------------------------------------------------------------------------------------
 
     def qos(self, method: commands.Basic.Qos) -> None:
         """Set the limit of each new consumer, or that of the whole channel."""
@@ -363,20 +366,15 @@ class Subscriptions:
                     self._shared.used += consumer.holding
         self._broker.set_shared_credit(self._shared, method.prefetch_count)
 
-    def flow(self, active: bool) -> None:
-        """Start or stop deliveries on the client's request."""
-        self._is_flowing = active
-        self.refresh()
-
     def refresh(self) -> None:
-        """Start or stop deliveries, as the client's flow and its reading allow."""
+        """Start or stop deliveries, as the client's reading and waiting answers allow."""
         is_open = self._is_open
         for subscription in self._by_tag.values():
             subscription.allow(is_open)
 
     @property
     def _is_open(self) -> bool:
-        return self._is_flowing and not (self._context.is_held or self._answers.is_waiting)
+        return not (self._context.is_held or self._answers.is_waiting)
 
     # -- consume and cancel ------------------------------------------------------------------------------------------
 
@@ -388,9 +386,18 @@ class Subscriptions:
         if queue == REPLY_TO:
             self._consume_replies(method, tag)
             return tag
+        if not is_address(queue):
+            self._client.check_read(queue, False)
+            kind = self._broker.queue(queue, self._client.owner).definition.kind
+            if kind in (QUORUM, STREAM) and self._shared is not None and self._shared.limit != UNLIMITED:
+                where = f"queue '{queue}' in vhost '{self._context.host.name}'"
+                raise ProtocolError(NOT_IMPLEMENTED, f"{where} does not support global qos")
         arguments: dict[str, object] = dict(method.arguments or {})
         request = ConsumeRequest(queue, is_address(queue))
-        request.read(_ARGUMENTS, arguments)
+        if isinstance(position := arguments.get(STREAM_OFFSET), str) and (found := _AGO.fullmatch(position)):
+            seconds = int(found[1]) * _UNIT_SECONDS[found[2]]
+            arguments[STREAM_OFFSET] = f"timestamp={max(0, self._context.now_us // 1_000_000 - seconds)}"
+        request.read(_ARGUMENTS, arguments, f" for queue '{queue}' in vhost '{self._context.host.name}'")
         request.exclusive = method.exclusive
         request.own_group = tag
         # A reader that says where to start needs no memory of where it was.
@@ -443,12 +450,12 @@ class Subscriptions:
         self._publisher.reply_key = ""
 
     def _cancelled(self, subscription: Subscription) -> None:
-        """Forget a consumer whose queue is gone."""
+        """Forget a consumer whose queue is gone. Who deleted it hears of that first, as from RabbitMQ."""
         self._by_tag.pop(subscription.consumer_tag, None)
-        self._tell_cancelled(subscription)
+        self._broker.at_flush(lambda: self._tell_cancelled(subscription))
 
     def _tell_cancelled(self, subscription: Subscription) -> None:
-        if self._context.has("consumer_cancel_notify"):
+        if self._context.has("consumer_cancel_notify") and not self._publisher.is_closed:
             self._send(commands.Basic.Cancel, {"consumer_tag": subscription.consumer_tag, "nowait": True})
 
     def _overdue(self, timeout_ms: int) -> None:
@@ -497,6 +504,8 @@ class Subscriptions:
     def get(self, method: commands.Basic.Get, queue: str) -> None:
         """Send one message, or basic.get-empty."""
         name = self._client.check_read(queue, is_address(queue)).queue
+        if self._broker.queue(name, self._client.owner).is_stream:
+            raise self._not_for_streams("basic.get", name)
         delivery = self._broker.get(name, self._getter(name, method.no_ack))
         if delivery is None:
             self._send(commands.Basic.GetEmpty)
@@ -514,8 +523,18 @@ class Subscriptions:
                 "message_count": delivery.group.queue.messages,
             },
         )
-        properties = counted(own_properties(message), delivery)
+        properties = counted(own_properties(message), delivery, first=1)
         self._answers.send(encode_content(self._channel, properties, message.payload, self._context.frame_max))
+
+    def purge(self, name: str) -> int:
+        """Drop the waiting messages of a queue; returns how many. Raises ProtocolError for a stream."""
+        if self._broker.queue(name, self._client.owner).is_stream:
+            raise self._not_for_streams("queue.purge", name)
+        return self._broker.purge(name, self._client.owner)
+
+    def _not_for_streams(self, method: str, queue: str) -> ProtocolError:
+        where = f"queue '{queue}' in vhost '{self._context.host.name}'"
+        return ProtocolError(NOT_IMPLEMENTED, f"{method} not supported by stream queues {where}")
 
     def _send(self, kind: type[base.Frame], fields: Mapping[str, object] | None = None) -> None:
         self._answers.send(encode_method(self._channel, kind, fields))

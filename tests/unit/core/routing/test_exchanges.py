@@ -74,7 +74,7 @@ def test_a_passive_declare_of_what_does_not_exist_is_not_found() -> None:
         ),
         (
             Exchange("x", "topic", False),
-            "^inequivalent arg 'durable' for exchange 'x': received 'false' but current is 'true'$",
+            "^inequivalent arg 'durable' for exchange 'x' in vhost '/': received 'false' but current is 'true'$",
         ),
         (
             Exchange("x", "topic", True, auto_delete=True),
@@ -83,7 +83,7 @@ def test_a_passive_declare_of_what_does_not_exist_is_not_found() -> None:
         (Exchange("x", "topic", True, internal=True), "'internal' .* received 'true' but current is 'false'"),
         (
             Exchange("x", "topic", True, arguments={"alternate-exchange": "y"}),
-            "'alternate-exchange' .* received 'y' but current is none",
+            "'alternate-exchange' .* received the value 'y' of type 'longstr' but current is none",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_used_exchange_is_kept_when_deleted_if_unused() -> None:
     exchanges = with_exchange("fanout")
     exchanges.bind(Binding("x", "q"))
 
-    with pytest.raises(PreconditionFailed, match="exchange 'x' in use"):
+    with pytest.raises(PreconditionFailed, match="exchange 'x' in vhost '/' in use"):
         exchanges.delete("x", if_unused=True)
 
     assert exchanges.route("x", "") == ("q",)
@@ -190,7 +190,7 @@ def test_an_exchange_that_is_only_a_destination_counts_as_unused() -> None:
 
 
 def test_standard_exchanges_cannot_be_deleted() -> None:
-    with pytest.raises(AccessRefused, match=r"deletion of system exchange 'amq\.topic' not allowed"):
+    with pytest.raises(AccessRefused, match=r"deletion of system exchange 'amq\.topic' in vhost '/' not allowed"):
         Exchanges().delete("amq.topic")
 
 

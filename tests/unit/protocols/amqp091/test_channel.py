@@ -241,7 +241,9 @@ def test_a_rejection_of_what_is_not_out_ends_the_channel(client: _Client) -> Non
 
 
 def test_a_recovery_brings_all_that_is_out_once_more_and_does_not_count_as_a_failure(client: _Client) -> None:
-    client.say(commands.Queue.Declare, queue="once", durable=True, arguments={"x-delivery-limit": 1})
+    client.say(
+        commands.Queue.Declare, queue="once", durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 1}
+    )
     client.consume("once")
     client.publish("once", *"ab")
 
@@ -294,15 +296,9 @@ def test_a_prefetch_in_bytes_is_not_there(client: _Client) -> None:
     assert client.say(_BASIC.Qos, prefetch_size=1) == ["Connection.Close 540"]
 
 
-def test_a_client_that_stops_the_flow_gets_nothing_until_it_goes_on(client: _Client) -> None:
-    client.consume("q", "one")
-    assert client.say(commands.Channel.Flow, active=False) == ["FlowOk"]
-    assert client.publish("q", *"ab") == []
-    assert client.consume("q", "two") == []
-
-    said = client.say(commands.Channel.Flow, active=True)
-
-    assert sorted(text.split()[-1] for text in said) == ["FlowOk", "a", "b"]
+def test_a_client_cannot_stop_the_flow(client: _Client) -> None:
+    assert client.say(commands.Channel.Flow, active=True) == ["FlowOk"]
+    assert client.say(commands.Channel.Flow, active=False) == ["Connection.Close 540"]
 
 
 def test_a_consumer_of_a_higher_priority_comes_first(client: _Client) -> None:
@@ -565,7 +561,7 @@ def test_an_immediate_publish_is_not_there(client: _Client) -> None:
     assert client.publish("q", "a", immediate=True) == ["Connection.Close 540"]
 
 
-@pytest.mark.parametrize("text", ["-1", "1.5", "soon", "4294967296", "٣"])
+@pytest.mark.parametrize("text", ["-1", "1.5", "soon", "1" * 16, "٣"])
 def test_an_expiration_that_is_no_number_of_milliseconds_ends_the_channel(client: _Client, text: str) -> None:
     assert client.publish("q", "a", expiration=text) == ["Channel.Close 406"]
 

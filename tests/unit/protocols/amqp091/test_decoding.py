@@ -137,7 +137,7 @@ def test_both_flags_of_a_publish_are_read(mandatory: bool, immediate: bool) -> N
     ("hexadecimal", "code", "text"),
     [
         ("01 0001 01000000", 501, "16777216 bytes"),
-        ("01 0001 0001fff9", 501, "131065 bytes"),
+        ("01 0001 00020001", 501, "131073 bytes"),
         ("08 0001 00000000 ce", 501, "heartbeat"),
         ("08 0000 00000001 00 ce", 501, "heartbeat"),
         ("04 0000 00000000 ce", 501, "type 4"),
