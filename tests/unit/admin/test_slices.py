@@ -13,6 +13,7 @@ from headrace.admin import metrics as metrics_module
 from headrace.admin import sampler as sampler_module
 from headrace.admin.api import dead_letters, queues
 from headrace.admin.pages import Call, Page, after, array, listed
+from headrace.admin.pipelines import Pipelines
 from headrace.admin.rabbitmq import definitions, exchanges
 from headrace.admin.rabbitmq import queues as rabbitmq_queues
 from headrace.admin.sampler import Sampler
@@ -146,6 +147,7 @@ def site(house: House) -> Site:
     found.trouble = str
     found.refused = int
     found.access = _Access()
+    found.pipelines = Pipelines()
     return cast("Site", found)
 
 
