@@ -287,6 +287,7 @@ _THEIR_PATHS: Answers = {
     "DELETE /vhosts/{name}": _asks("DELETE", _THEIRS + "/vhosts/{name}", name=_host),
     "PUT /users/{name}": _asks("PUT", _THEIRS + "/users/{name}", {"password": "secret", "tags": ""}, name=_new),
     "DELETE /users/{name}": _asks("DELETE", _THEIRS + "/users/{name}", name=_user),
+    "POST /users/bulk-delete": _asks("POST", _THEIRS + "/users/bulk-delete", {"users": ["{name}"]}, name=_user),
     "PUT /permissions/{vhost}/{user}": _asks(
         "PUT",
         _THEIRS + "/permissions/%2F/{name}",

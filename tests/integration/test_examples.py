@@ -1,7 +1,7 @@
 """What every `--help` shows works: each example is run in a shell, as it stands, in a directory that fits.
 
-Ports and paths that belong to the machine are moved elsewhere, and what would go on for ever is interrupted. Pipelines
-and measurements have tests of their own, in spark/ and in test_bench.py.
+Ports and paths that belong to the machine are moved elsewhere, and what would go on for ever is interrupted. Pipelines,
+migrations, shovels and measurements have tests of their own, in spark/, test_migration.py and test_bench.py.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _ENDLESS = ("serve", "demo")
 _PORTS = ("amqp", "mqtt", "ws", "http", "coap", "amqps", "mqtts", "https")
 
 ALL = examples()
-CLIENTS = ("publish", "consume", "queues", "groups", "dlq", "users", "permissions", "vhosts", "cluster")
+CLIENTS = ("publish", "consume", "queues", "groups", "dlq", "users", "permissions", "policies", "vhosts", "cluster")
 
 
 def _chosen(*commands: str) -> list[str]:
@@ -46,12 +46,12 @@ def _command(line: str) -> str:
 
 
 def test_every_command_has_examples() -> None:
-    elsewhere = {"pipeline"}
+    elsewhere = {"pipeline", "migrate", "shovel"}
     known = {*CLIENTS, *_ENDLESS, "config", "doctor", "backup", *elsewhere}
 
     assert {_command(line) for _, line in ALL} == known
     leaves = {name for name, _ in ALL}
-    for group in ("queues", "groups", "dlq", "users", "permissions", "vhosts", "config", "pipeline"):
+    for group in ("queues", "groups", "dlq", "users", "permissions", "policies", "vhosts", "config", "pipeline"):
         assert len([name for name in leaves if name.startswith(f"{group} ")]) > 1
 
 
@@ -147,6 +147,8 @@ def _prepare(server: Server, line: str) -> None:
         http.post("/publish/%2F", json={"topic": "$queue/events", "payload": "two"})
         if "--if-empty" in line:
             http.post("/queues/%2F/orders/purge")
+        http.put("/policies/%2F/short", json={"pattern": "^tmp", "definition": {"expires": 1000}})
+        http.put("/operator-policies/%2F/roof", json={"pattern": "^tmp", "definition": {"max-length": 1000}})
         http.put("/vhosts/eu")
         for user in ("ann", "worker", "device", "guest2"):
             http.put(f"/users/{user}", json={"password": "secret", "tags": []})
