@@ -27,7 +27,7 @@ from headrace.core.pubsub.sessions import Sessions, SessionStore
 from headrace.core.queue.claims import Claims
 from headrace.core.queue.definition import EPHEMERAL, HISTORY_PREFIX, RESUME, QueueDefinition, parse_position
 from headrace.core.queue.dispatch import Consumer, Credit, Delivery
-from headrace.core.queue.entry import expire
+from headrace.core.queue.entry import expire_readable
 from headrace.core.queue.group import ACK, Group, PendingEntry, mode_to_join
 from headrace.core.queue.publishers import Publisher
 from headrace.core.queue.queue import DEFAULT_GROUP, Browser, Onlooker, Queue, Show
@@ -615,7 +615,7 @@ class Broker:
         if consumer.holding:
             consumer.group = members
         if taken:
-            expire(queue, batch, now_us)  # the message behind it may be too old to count
+            expire_readable(queue, batch, now_us)  # the message behind it may be too old to count
         return taken[0] if taken else None
 
     def browse(

@@ -81,6 +81,15 @@ def expire(queue: "Queue", batch: Batch, now_us: int) -> None:
         queue.pump_soon()
 
 
+def expire_readable(queue: "Queue", batch: Batch, now_us: int) -> None:
+    """Give up expired messages behind one that was taken or stored; `pump` answers for a head that cannot be read."""
+    try:
+        expire(queue, batch, now_us)
+    except (Corrupt, Unavailable):
+        queue.is_overdue = True
+        queue.pump_soon()
+
+
 def drop_surplus(queue: "Queue", batch: Batch, now_us: int) -> None:
     """Give up the oldest messages beyond limits that became lower, as many as a batch has room for."""
     queue.has_surplus = False
@@ -582,4 +591,4 @@ def _expect(queue: "Queue", batch: Batch, expires_us: int, now_us: int) -> None:
     # RabbitMQ's rule for a time to live of 0: a waiting consumer gets the message now, or nobody does. It expired
     # while it was being stored, so the queue delivers as of the last moment before.
     queue.pump(batch, expires_us - 1)
-    expire(queue, batch, now_us)
+    expire_readable(queue, batch, now_us)
