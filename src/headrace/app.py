@@ -11,7 +11,6 @@ import os
 import pickle
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -368,6 +367,8 @@ class _Program:
         """Return the directory where bulk writes wait for their commit: beside the data, or a temporary one."""
         storage = self._settings.storage
         if storage.memory or storage.store:
+            import tempfile  # it loads compressors: half a MB that no other broker needs
+
             temporary = Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging"
             return StagingArea(temporary, _STAGED_BYTES, is_lasting=not storage.store)
         return StagingArea(storage.data / "staging", _STAGED_BYTES)

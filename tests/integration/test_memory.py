@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tests.servers import Server
 
-MOST_BYTES = 45_000_000
+MOST_BYTES = 42_000_000
 
 
 def test_an_idle_broker_stays_small_and_has_no_command_line(tmp_path: Path) -> None:

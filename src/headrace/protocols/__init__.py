@@ -4,8 +4,9 @@ The rest of the program knows protocols by this table only. A new protocol is a 
 setting of its listener. CONTRIBUTING.md shows how.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 from headrace.clock import Clock
@@ -16,22 +17,7 @@ from headrace.errors import missing_extra
 from headrace.net.datagrams import DatagramHandler
 from headrace.net.handler import Handler
 from headrace.net.handover import FindRedirect, Tracker
-from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
-from headrace.protocols.amqp091.handover import Amqp091Refusal, Amqp091Tracker
-from headrace.protocols.amqp091.server import Server as Amqp091Server
-from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
-from headrace.protocols.amqp10.handover import Amqp10Refusal, Amqp10Tracker
-from headrace.protocols.amqp10.server import Server as Amqp10Server
 from headrace.protocols.greeting import Greeting, Recognise, anything, recognise_amqp10
-from headrace.protocols.mqtt.connection import Connection as MqttConnection
-from headrace.protocols.mqtt.handover import MqttRefusal, MqttTracker, version_of
-from headrace.protocols.mqtt.server import Server as MqttServer
-from headrace.protocols.stomp.connection import Connection as StompConnection
-from headrace.protocols.stomp.handover import StompRefusal, StompTracker
-from headrace.protocols.stomp.server import Server as StompServer
-from headrace.protocols.streams.connection import Connection as StreamConnection
-from headrace.protocols.streams.handover import StreamRefusal, StreamTracker
-from headrace.protocols.streams.server import Server as StreamServer
 from headrace.version import __version__
 
 
@@ -102,28 +88,103 @@ class Protocol:
 
 
 def _amqp10(backend: Backend) -> Server:
+    from headrace.protocols.amqp10.connection import Connection
+    from headrace.protocols.amqp10.server import Server as Amqp10Server
+
     server = Amqp10Server(backend.hosts, backend.access, backend.clock, __version__)
-    return Server(lambda: Amqp10Connection(server, backend.clock), server.tick)
+    return Server(lambda: Connection(server, backend.clock), server.tick)
+
+
+def _amqp10_tracker(start: bytes) -> Tracker:
+    from headrace.protocols.amqp10.handover import Amqp10Tracker
+
+    return Amqp10Tracker()
+
+
+def _amqp10_refusal(find_redirect: FindRedirect) -> Handler:
+    from headrace.protocols.amqp10.handover import Amqp10Refusal
+
+    return Amqp10Refusal(find_redirect)
 
 
 def _amqp091(backend: Backend) -> Server:
+    from headrace.protocols.amqp091.connection import Connection
+    from headrace.protocols.amqp091.server import Server as Amqp091Server
+
     server = Amqp091Server(backend.hosts, backend.access, __version__)
-    return Server(lambda: Amqp091Connection(server, backend.clock))
+    return Server(lambda: Connection(server, backend.clock))
+
+
+def _amqp091_tracker(start: bytes) -> Tracker:
+    from headrace.protocols.amqp091.handover import Amqp091Tracker
+
+    return Amqp091Tracker()
+
+
+def _amqp091_refusal(find_redirect: FindRedirect) -> Handler:
+    from headrace.protocols.amqp091.handover import Amqp091Refusal
+
+    return Amqp091Refusal(find_redirect, __version__)
 
 
 def _mqtt(backend: Backend) -> Server:
+    from headrace.protocols.mqtt.connection import Connection
+    from headrace.protocols.mqtt.server import Server as MqttServer
+
     server = MqttServer(backend.hosts, backend.access, backend.clock, __version__, backend.settings.mqtt)
-    return Server(lambda: MqttConnection(server), server.tick, lambda: server.max_packet_bytes)
+    return Server(lambda: Connection(server), server.tick, lambda: server.max_packet_bytes)
+
+
+def _mqtt_tracker(start: bytes) -> Tracker:
+    from headrace.protocols.mqtt.handover import MqttTracker, version_of
+
+    return MqttTracker(version_of(start))
+
+
+def _mqtt_refusal(find_redirect: FindRedirect) -> Handler:
+    from headrace.protocols.mqtt.handover import MqttRefusal
+
+    return MqttRefusal(find_redirect)
 
 
 def _stream(backend: Backend) -> Server:
+    from headrace.protocols.streams.connection import Connection
+    from headrace.protocols.streams.server import Server as StreamServer
+
     server = StreamServer(backend.hosts, backend.access, __version__)
-    return Server(lambda: StreamConnection(server, backend.clock))
+    return Server(lambda: Connection(server, backend.clock))
+
+
+def _stream_tracker(start: bytes) -> Tracker:
+    from headrace.protocols.streams.handover import StreamTracker
+
+    return StreamTracker()
+
+
+def _stream_refusal(find_redirect: FindRedirect) -> Handler:
+    from headrace.protocols.streams.handover import StreamRefusal
+
+    return StreamRefusal(find_redirect)
 
 
 def _stomp(backend: Backend) -> Server:
+    from headrace.protocols.stomp.connection import Connection
+    from headrace.protocols.stomp.server import Server as StompServer
+
     server = StompServer(backend.hosts, backend.access, __version__)
-    return Server(lambda: StompConnection(server, backend.clock), max_packet_bytes=lambda: server.intake.largest_bytes)
+    return Server(lambda: Connection(server, backend.clock), max_packet_bytes=lambda: server.intake.largest_bytes)
+
+
+def _stomp_tracker(start: bytes) -> Tracker:
+    from headrace.protocols.stomp.handover import StompTracker
+
+    return StompTracker()
+
+
+def _stomp_refusal(find_redirect: FindRedirect) -> Handler:
+    from headrace.protocols.stomp.handover import StompRefusal
+
+    return StompRefusal(find_redirect)
 
 
 def _coap(backend: Backend) -> DatagramHandler:
@@ -141,15 +202,15 @@ PROTOCOLS: Final = (
         listener="amqp",
         recognise=recognise_amqp10,
         server=_amqp10,
-        tracker=lambda start: Amqp10Tracker(),
-        refusal=Amqp10Refusal,
+        tracker=_amqp10_tracker,
+        refusal=_amqp10_refusal,
     ),
     Protocol(
         name="amqp091",
         listener="amqp",
         server=_amqp091,
-        tracker=lambda start: Amqp091Tracker(),
-        refusal=lambda find_redirect: Amqp091Refusal(find_redirect, __version__),
+        tracker=_amqp091_tracker,
+        refusal=_amqp091_refusal,
     ),
     Protocol(
         name="mqtt",
@@ -160,15 +221,15 @@ PROTOCOLS: Final = (
             max_packet_bytes=lambda settings: settings.mqtt.max_packet_bytes,
         ),
         server=_mqtt,
-        tracker=lambda start: MqttTracker(version_of(start)),
-        refusal=MqttRefusal,
+        tracker=_mqtt_tracker,
+        refusal=_mqtt_refusal,
     ),
     Protocol(
         name="stream",
         listener="stream",
         server=_stream,
-        tracker=lambda start: StreamTracker(),
-        refusal=StreamRefusal,
+        tracker=_stream_tracker,
+        refusal=_stream_refusal,
     ),
     Protocol(
         name="stomp",
@@ -180,8 +241,8 @@ PROTOCOLS: Final = (
             takes_text=True,
         ),
         server=_stomp,
-        tracker=lambda start: StompTracker(),
-        refusal=StompRefusal,
+        tracker=_stomp_tracker,
+        refusal=_stomp_refusal,
     ),
     Protocol(name="coap", listener="coap", datagrams=_coap),
 )
@@ -233,7 +294,7 @@ def _on(listener: str) -> list[Protocol]:
     return [each for each in PROTOCOLS if each.listener == listener]
 
 
-def _greeted(choices: list[tuple[Recognise, Callable[[], Handler]]]) -> Handler:
+def _greeted(choices: Sequence[tuple[Recognise, Callable[[], Handler]]]) -> Handler:
     return choices[0][1]() if len(choices) == 1 else Greeting(choices)
 
 
@@ -243,9 +304,10 @@ class Protocols:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._servers = {each.name: each.server(backend) for each in PROTOCOLS if each.server is not None}
+        self._servers: dict[str, Server] = {}
+        """By name, those that had a client."""
         self._choices = {
-            listener: [(each.recognise, self._servers[each.name].connection) for each in _on(listener)]
+            listener: [(each.recognise, partial(self._handler, each)) for each in _on(listener)]
             for listener in LISTENERS
         }
 
@@ -255,8 +317,19 @@ class Protocols:
             return web_socket(self._inside)
         return _greeted(self._choices[listener])
 
+    def _server(self, protocol: Protocol) -> Server:
+        """The server of a protocol, whose modules are loaded with its first client: each takes 1 to 2 MB."""
+        server = self._servers.get(protocol.name)
+        if server is None:
+            assert protocol.server is not None
+            server = self._servers[protocol.name] = protocol.server(self._backend)
+        return server
+
+    def _handler(self, protocol: Protocol) -> Handler:
+        return self._server(protocol).connection()
+
     def _inside(self, protocol: Protocol) -> tuple[Callable[[], Handler], int]:
-        server = self._servers[protocol.name]
+        server = self._server(protocol)
         return server.connection, server.max_packet_bytes()
 
     def datagrams(self, listener: str) -> DatagramHandler:

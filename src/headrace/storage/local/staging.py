@@ -16,7 +16,6 @@ A writer may name its attempt at a job; once that attempt is over, its later par
 import contextlib
 import hashlib
 import json
-import shutil
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -253,7 +252,7 @@ class StagingArea:
             mark = self._mark(transaction, attempt)
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
-        shutil.rmtree(self._folder(transaction), ignore_errors=True)
+        _remove_folder(self._folder(transaction))
 
     def sweep(self, before_s: float) -> int:
         """Remove transactions without a write since then; returns their number."""
@@ -262,7 +261,7 @@ class StagingArea:
             try:
                 is_begun = (folder / _COMMIT).exists()
                 if folder.stat().st_mtime < before_s - is_begun * _KEPT_SECONDS:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    _remove_folder(folder)
                     gone += 1
             except FileNotFoundError:
                 continue
@@ -318,3 +317,10 @@ def _decode(data: bytes, file: str) -> tuple[Target, list[EncodedBlock], bytes]:
     if len(data) - at != head["beside"]:
         raise ValueError("not whole")
     return target, blocks, data[at:]
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder and its files, if it exists."""
+    import shutil  # it loads compressors: half a MB that a broker without bulk writes does not need
+
+    shutil.rmtree(folder, ignore_errors=True)
