@@ -263,14 +263,23 @@ def _headers_read_once(compiler: Any, arguments: list[str], source: Path) -> lis
 
 
 def update(directory: Path) -> None:
-    """Make `directory` a copy of the package as it is now, compiled if it can be. Raises RuntimeError if it must be."""
+    """Make `directory` a copy of the package as it is now, compiled if it can be. Raises RuntimeError if it must be.
+
+    `.current` in a compiled copy has the time at which this began: `scripts/run` serves it until a source is newer.
+    """
     work = directory.parent / "mypyc"
     work.mkdir(parents=True, exist_ok=True)
     with (work / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        began = time.time()
+        built = _compiled(work)
         files = {path.relative_to(SOURCES): path for path in _files(SOURCES)}
-        files.update({path: work / path for path in _compiled(work)})
+        files.update({path: work / path for path in built})
         _mirror(files, directory)
+        if built:
+            mark = directory / ".current"
+            mark.touch()
+            os.utime(mark, (began, began))
 
 
 def _compiled(work: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from collections import defaultdict
@@ -181,6 +182,7 @@ def test_without_a_compiler_the_copy_is_plain_and_runs(tmp_path: Path) -> None:
 
     assert "there is no C compiler (no-such-compiler); it runs as plain Python" in said
     assert not list(copy.rglob("*.so"))
+    assert not (copy / ".current").exists()  # `make run` compiles once there is a compiler
     assert version.endswith("(interpreted)\n")
 
 
@@ -194,6 +196,25 @@ def test_a_copy_follows_its_sources(tmp_path: Path) -> None:
 
     assert (copy / "headrace" / "model.py").read_bytes() == (hatch_build.SOURCES / "headrace/model.py").read_bytes()
     assert not (copy / "headrace" / "left_over.py").exists()
+
+
+def test_a_source_that_is_edited_while_it_compiles_makes_the_copy_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "sources" / "headrace" / "model.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("before")
+
+    def compile_while_somebody_edits(work: Path) -> list[Path]:
+        (work / "model.so").write_bytes(b"")
+        os.utime(source, ns=(0, time.time_ns()))
+        return [Path("model.so")]
+
+    monkeypatch.setattr(hatch_build, "SOURCES", tmp_path / "sources")
+    monkeypatch.setattr(hatch_build, "_compiled", compile_while_somebody_edits)
+    hatch_build.update(tmp_path / "build" / "copy")
+
+    assert source.stat().st_mtime_ns > (tmp_path / "build" / "copy" / ".current").stat().st_mtime_ns
 
 
 def test_where_compiling_is_required_its_lack_is_an_error(tmp_path: Path) -> None:

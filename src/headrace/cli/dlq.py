@@ -1,5 +1,6 @@
 """`headrace dlq`: dead letters: list, show, redrive, move, purge."""
 
+import sys
 from typing import Annotated, Final
 
 import typer
@@ -26,6 +27,7 @@ Exact = Annotated[bool, typer.Option("--exact", help="QUEUE is the queue that ho
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="The most messages.")]
 Offset = Annotated[int, typer.Option(min=0, help="The offset to begin at.")]
 _MOST: Final = 10_000
+_PORTION: Final = 1000
 
 
 @connected(app, "headrace dlq list", "headrace dlq list --json", name="list")
@@ -66,11 +68,11 @@ def redrive(
     offset: Offset = 0,
     exact: Exact = False,
 ) -> None:
-    """Send dead letters back to the queues they died in, in one commit."""
+    """Send dead letters back to the queues they died in."""
     letters = _letters(client, queue, exact)
     announce(f"sending {_meant(letters, limit)} back to where they died")
-    body = {"limit": limit, "offset": offset}
-    done = client.post(*client.queue(queue, "dead-letters", "redrive"), body=body, exact=exact)
+    path = client.queue(queue, "dead-letters", "redrive")
+    done = _in_portions(client, path, {"limit": limit, "offset": offset}, exact, "sent back")
     print_facts({"sent back": _gone(done)}, as_json, done)
 
 
@@ -87,8 +89,8 @@ def move(
     """Move dead letters to another queue without changing them."""
     letters = _letters(client, queue, exact)
     announce(f"moving {_meant(letters, limit)} to {to!r}")
-    body = {"to": to, "limit": limit, "offset": offset}
-    done = client.post(*client.queue(queue, "dead-letters", "move"), body=body, exact=exact)
+    path = client.queue(queue, "dead-letters", "move")
+    done = _in_portions(client, path, {"to": to, "limit": limit, "offset": offset}, exact, "moved")
     print_facts({"moved": _gone(done)}, as_json, done)
 
 
@@ -96,18 +98,31 @@ def move(
 def purge(client: Client, as_json: bool, queue: QueueName, exact: Exact = False, yes: Yes = False) -> None:
     """Drop the dead letters of a queue."""
     confirm(f"drop {_meant(_letters(client, queue, exact))}?", yes)
-    dropped = 0
-    following: int | None = 0
-    done: Answer = {}
-    with progress("dropping") as show:
-        while following is not None:
-            path = client.queue(queue, "dead-letters", "purge")
-            done = client.post(*path, body={"offset": following}, exact=exact)
-            dropped += done["messages"]
-            following = done["next"]
-            show(f"dropped {dropped:,}")
-    done = {**done, "messages": dropped}
+    done = _in_portions(client, client.queue(queue, "dead-letters", "purge"), {"offset": 0}, exact, "dropped")
     print_facts({"purged": _gone(done)}, as_json, done)
+
+
+def _in_portions(client: Client, path: tuple[str, ...], body: Answer, exact: bool, what: str) -> Answer:
+    """Repeat a call until nothing is left or its limit is reached, and show how far it is; returns all as one answer.
+
+    Messages that come meanwhile are left: those that were sent back may die again at once.
+    """
+    messages, limit = 0, body.get("limit", sys.maxsize)
+    with progress(what) as show:
+        while True:
+            if "limit" in body:
+                body["limit"] = min(limit - messages, _PORTION)
+            try:
+                done = client.post(*path, body=body, exact=exact)
+            except typer.Exit:
+                if messages:
+                    announce(f"{count(messages, 'message')} {what} before that")
+                raise
+            messages += done["messages"]
+            show(f"{what} {messages:,}")
+            if done["next"] is None or messages >= limit:
+                return {**done, "messages": messages}
+            body.update(offset=done["next"], until=done["until"])
 
 
 def _letters(client: Client, queue: str, exact: bool) -> Answer:

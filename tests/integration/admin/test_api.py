@@ -402,11 +402,25 @@ def test_dead_letters_are_listed_sent_back_moved_and_purged(api: httpx.Client, n
     assert listed[0]["properties"]["headers"]["_dlq_reason"] == "rejected"
     assert graves[f"$dlq/{name}"] == 4
     grave = f"$dlq/{name}"
-    assert redriven == {"queue": grave, "messages": 1, "next": 2}
-    assert moved == {"queue": grave, "messages": 1, "next": 1}
-    assert purged == {"queue": grave, "messages": 2, "next": None}
+    assert redriven == {"queue": grave, "messages": 1, "next": 2, "until": 4}
+    assert moved == {"queue": grave, "messages": 1, "next": 1, "until": 4}
+    assert purged == {"queue": grave, "messages": 2, "next": None, "until": 4}
     assert payloads(consume(api, name, limit=9)) == ["two"]
     assert payloads(consume(api, f"{name}-elsewhere", limit=9)) == ["one"]
+
+
+def test_dead_letters_outside_of_the_offsets_that_are_named_stay(api: httpx.Client, name: str) -> None:
+    declare(api, name)
+    declare(api, f"{name}-elsewhere")
+    publish(api, name, "one", "two", "three", "four")
+    consume(api, name, limit=4, then="reject")
+    letters = f"/queues/%2F/{name}/dead-letters"
+
+    purged = api.post(f"{letters}/purge", json={"offset": 2, "until": 3}).json()
+    moved = api.post(f"{letters}/move", json={"to": f"{name}-elsewhere", "until": 1}).json()
+
+    assert (purged["messages"], moved["messages"]) == (1, 1)
+    assert payloads(api.get(letters).json()["items"]) == ["two", "four"]
 
 
 def test_a_queue_without_dead_letters_keeps_its_messages(api: httpx.Client, name: str) -> None:

@@ -184,6 +184,19 @@ def test_dead_letters_of_a_queue_that_has_none_are_none_and_the_queue_keeps_its_
     run("dlq", "purge", f"{name}-missing", "--yes", code=EXIT_NOT_FOUND)
 
 
+def test_dead_letters_that_die_again_are_sent_back_once(run: Run, http: httpx.Client, name: str) -> None:
+    parking = f"{name}-parking"
+    run("queues", "declare", parking)
+    dead_letters = "-a", 'x-dead-letter-exchange=""', "-a", f"x-dead-letter-routing-key={parking}"
+    run("queues", "declare", name, "-a", "x-message-ttl=0", *dead_letters)
+    run("publish", name, "-", "--lines", given="".join(f"{number}\n" for number in range(2500)))
+
+    back = json.loads(run("dlq", "redrive", parking, "--limit", "2200", "--json").stdout)
+
+    assert (back["queue"], back["messages"]) == (parking, 2200)
+    assert http.get(f"/api/v1/queues/%2F/{parking}").json()["waiting"] == 2500
+
+
 def test_dead_letters_behind_an_exchange_are_found_and_sent_back(run: Run, http: httpx.Client, name: str) -> None:
     run("queues", "declare", f"{name}-parking", "-a", "x-max-length=10")
     run(

@@ -46,28 +46,25 @@ class Letters(Shown, Exact):
 
 
 @dataclass(frozen=True)
-class Redrive:
-    """Body of a redrive."""
+class Purge:
+    """Body of a purge."""
 
-    limit: int = option(MAX_MOVED, Number(1, MAX_MOVED))
     offset: int = option(0, Number())
     until: int = option(MAX_OFFSET, Number(0, MAX_OFFSET), "Only offsets below this one.")
 
 
 @dataclass(frozen=True)
-class Move:
+class Redrive(Purge):
+    """Body of a redrive."""
+
+    limit: int = option(MAX_MOVED, Number(1, MAX_MOVED))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move(Redrive):
     """Body of a move."""
 
     to: str = required(Text(), "Name of the other queue.")
-    limit: int = option(MAX_MOVED, Number(1, MAX_MOVED))
-    offset: int = option(0, Number())
-
-
-@dataclass(frozen=True)
-class Purge:
-    """Body of a purge."""
-
-    offset: int = option(0, Number())
 
 
 async def list_graves(call: Call) -> Response:
@@ -117,7 +114,7 @@ async def redrive(call: Call) -> Response:
     broker, grave = _grave(call)
     body = await call.read(Redrive)
     if grave is None:
-        return _moved("", Moved(0, None))
+        return _moved("", Moved(0, None), 0)
     rights = call.rights(call.path("vhost"))
     stop = min(body.until, grave.queue.log.next_offset)
 
@@ -127,7 +124,7 @@ async def redrive(call: Call) -> Response:
             grave, most, at, stop, lambda name: may(WRITE, name), BYTES_AT_ONCE, AT_ONCE
         )
 
-    return _moved(grave.queue.name, await _in_steps(call, broker, step, body.limit, body.offset))
+    return _moved(grave.queue.name, await _in_steps(call, broker, step, body.limit, body.offset), stop)
 
 
 async def move(call: Call) -> Response:
@@ -136,17 +133,19 @@ async def move(call: Call) -> Response:
     body = await _read_move(call)
     broker.topology.queue(body.to)
     if grave is None:
-        return _moved("", Moved(0, None))
-    done = await _hand_on(call, broker, grave, body)
+        return _moved("", Moved(0, None), 0)
+    stop = min(body.until, grave.queue.log.next_offset)
+    done = await _hand_on(call, broker, grave, body, stop)
     call.record(f"{done.messages:,} dead letters of queue {grave.queue.name!r} moved to queue {body.to!r}")
-    return _moved(grave.queue.name, done)
+    return _moved(grave.queue.name, done, stop)
 
 
 async def move_messages(call: Call) -> Response:
     """Move waiting messages to another queue."""
     host, broker, queue = readable_queue(call, "queue")
     body = await _read_move(call)
-    count = (await _hand_on(call, broker, Grave(queue, is_whole=True), body)).messages
+    stop = min(body.until, queue.log.next_offset)
+    count = (await _hand_on(call, broker, Grave(queue, is_whole=True), body, stop)).messages
     call.record(f"{count:,} messages of queue {queue.name!r} of virtual host {host!r} moved to queue {body.to!r}")
     return answer({"messages": count})
 
@@ -156,15 +155,15 @@ async def purge(call: Call) -> Response:
     broker, grave = _grave(call)
     body = await call.read(Purge)
     if grave is None:
-        return _moved("", Moved(0, None))
-    stop = grave.queue.log.next_offset
+        return _moved("", Moved(0, None), 0)
+    stop = min(body.until, grave.queue.log.next_offset)
 
     def step(_: int, at: int) -> Moved:
         return broker.dead_letters.drop(grave, at, stop, AT_ONCE)
 
     done = await _in_steps(call, broker, step, MAX_OFFSET, body.offset)
     call.record(f"{done.messages:,} dead letters of queue {grave.queue.name!r} dropped")
-    return _moved(grave.queue.name, done)
+    return _moved(grave.queue.name, done, stop)
 
 
 def _grave(call: Call) -> tuple[Broker, Grave | None]:
@@ -190,8 +189,8 @@ def _grave_to_json(host: str, broker: Broker, grave: Grave | None) -> dict[str, 
     }
 
 
-def _moved(queue: str, done: Moved) -> Response:
-    return answer({"queue": queue, "messages": done.messages, "next": done.next})
+def _moved(queue: str, done: Moved, stop: int) -> Response:
+    return answer({"queue": queue, "messages": done.messages, "next": done.next, "until": stop})
 
 
 async def _read_move(call: Call) -> Move:
@@ -200,9 +199,7 @@ async def _read_move(call: Call) -> Move:
     return body
 
 
-async def _hand_on(call: Call, broker: Broker, grave: Grave, body: Move) -> Moved:
-    stop = grave.queue.log.next_offset
-
+async def _hand_on(call: Call, broker: Broker, grave: Grave, body: Move, stop: int) -> Moved:
     def step(most: int, at: int) -> Moved:
         return broker.dead_letters.hand_on(grave, body.to, most, at, stop, BYTES_AT_ONCE, AT_ONCE)
 
@@ -240,9 +237,10 @@ _LETTERS: Final = _QUEUE + "/dead-letters"
 _GRAVE: Final = "/dead-letters/{vhost}/{queue}"
 _COUNTED: Final = table("messages:count")
 _MOVED: Final = table(
-    "queue messages:count next",
+    "queue messages:count next until:count",
     queue={**TEXT, "description": "Queue that held them; empty if there is none."},
     next={"type": ["integer", "null"], "description": "`offset` to go on from; null at the end."},
+    until={"type": "integer", "description": "`until` to go on with: the end of the queue when it began."},
 )
 
 OPERATIONS: Final = (

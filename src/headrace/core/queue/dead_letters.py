@@ -400,11 +400,11 @@ class DeadLetters:
         return self._each(batch, grave, limit, start, send, stop, max_bytes, looks)
 
     def drop(self, grave: "Grave", start: int = 0, stop: int = MAX_OFFSET, looks: int = LOOKS) -> "Moved":
-        """Drop dead letters: all of them in a queue without other messages, else as many as one call looks at."""
+        """Drop dead letters: all of a queue without other messages in one call, else as many as one call looks at."""
         queue = self._emptied(grave)
         batch = self._pipeline.open()
         batch.is_promised = batch.is_promised or queue.durable
-        if grave.is_whole:
+        if grave.is_whole and start <= queue.log.first_offset and stop >= queue.log.next_offset:
             return Moved(queue.disposal.purge(batch), None)
 
         def drop(offset: int, message: Message) -> bool:
