@@ -89,12 +89,22 @@ class ClusterNode:
         """What it says it is; "" when it says nothing."""
         if self.is_stopped or not self.is_alive:
             return ""
+        return str(self._ready_page()[1].get("role", ""))
+
+    def ready(self) -> tuple[int, str]:
+        """The status of `/ready`, and the reason why it is not."""
+        status, page = self._ready_page()
+        return status, str(page.get("reason", ""))
+
+    def _ready_page(self) -> tuple[int, dict[str, object]]:
+        """What `/ready` answers; 0 and nothing if it does not."""
         connection = http.client.HTTPConnection("127.0.0.1", self.ports["http"], timeout=5)
         try:
             connection.request("GET", "/ready")
-            return str(json.loads(connection.getresponse().read()).get("role", ""))
+            answer = connection.getresponse()
+            return answer.status, dict(json.loads(answer.read()))
         except (OSError, http.client.HTTPException, ValueError):
-            return ""
+            return 0, {}
         finally:
             connection.close()
 

@@ -27,7 +27,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration
 from headrace.core.access.logins import Background, Result
 from headrace.engines import OpenEngine, load_store, name_of, open_engine, open_store
-from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, missing_extra
+from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable, missing_extra
 from headrace.launch import Launch, become
 from headrace.listeners import Listeners
 from headrace.net.connection import turn_of
@@ -58,6 +58,8 @@ _STAGED_BYTES: Final = 16 << 30
 _TICK_SECONDS: Final = 0.05
 _GOODBYE_US: Final = 1_000_000
 """Longest wait for clients to close their connections after this node lost the store."""
+_SEAT_SECONDS: Final = 1.0
+"""Pause between two tries to join the cluster again."""
 _PASSWORD_THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
 
@@ -205,7 +207,10 @@ class _Program:
         """Wait until this node owns the store, serve, and stop when told to. Start over when the store is lost."""
         self._heed_signals()
         await self._listeners.open(self._frontend)
-        membership = self._membership = await self._join()
+        membership = self._membership = await self._take_seat()
+        if membership is None:
+            await self._listeners.close()
+            return
         assert self._frontend is not None
         self._frontend.follow(membership.ownership)
         try:
@@ -238,6 +243,29 @@ class _Program:
         settle_memory(self._clock)
         await self._serve()
         return self._failure is None and not membership.is_over
+
+    async def _take_seat(self) -> "Membership | None":
+        """Join the cluster; a node that lost the store waits for it until it is told to stop, which returns None.
+
+        Raises Unavailable at a first start, for which somebody waits: an address or a key may be wrong.
+        """
+        is_told = False
+        while not self._stop.is_set():
+            try:
+                membership = await self._join()
+            except Unavailable as error:
+                if not self._launch.sockets:
+                    raise
+                if not is_told:
+                    _log.warning("this node waits for the store and takes its seat again then: %s", error)
+                is_told = True
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), _SEAT_SECONDS)
+            else:
+                if is_told:
+                    _log.info("the store is there again")
+                return membership
+        return None
 
     async def _join(self) -> "Membership":
         """Join the cluster. Raises Unavailable where obstore is not installed."""

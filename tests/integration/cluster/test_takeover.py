@@ -236,3 +236,41 @@ def test_a_node_that_is_told_to_stop_leaves_the_store_to_the_next_at_once(tmp_pa
         assert first.wait() == 0
         assert cluster.owner() is not first
         assert [takeover.cause for takeover in cluster.status().takeovers] == ["release", "new"]
+
+
+def test_an_owner_that_loses_the_store_waits_for_it_and_takes_its_seat_again(tmp_path: Path, s3: S3) -> None:
+    with Cluster(tmp_path, s3.url, "2s", s3.environment, names=("a",)) as cluster:
+        declare(cluster)
+        node = cluster.owner()
+        s3.shut()
+        eventually(lambda: "this node waits for the store and takes its seat again then" in node.log())
+        s3.open()
+
+        assert node.is_alive
+        assert cluster.owner() is node
+        assert b"first" in stored(cluster, QUEUE)
+
+
+def test_a_node_that_waits_for_the_store_stops_when_it_is_told_to(tmp_path: Path, s3: S3) -> None:
+    with Cluster(tmp_path, s3.url, "2s", s3.environment, names=("a",)) as cluster:
+        node = cluster.owner()
+        s3.shut()
+        eventually(lambda: "this node waits for the store and takes its seat again then" in node.log())
+        node.signal(signal.SIGTERM)
+
+        assert node.wait() == 0
+        s3.open()
+
+
+def test_a_node_that_the_owner_does_not_answer_is_not_ready(tmp_path: Path) -> None:
+    with Cluster(tmp_path, f"file://{tmp_path}/store", "120s", names=("a", "b")) as cluster:
+        owner = cluster.owner()
+        (other,) = [node for node in cluster.nodes.values() if node is not owner]
+        eventually(lambda: other.ready() == (200, ""))
+
+        owner.pause()
+        eventually(lambda: other.ready()[0] == 503)
+        assert "did not answer" in other.ready()[1]
+
+        owner.resume()
+        eventually(lambda: other.ready() == (200, ""))

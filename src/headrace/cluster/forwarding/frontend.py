@@ -44,6 +44,8 @@ _LEASES: Final = 2
 RETRY_SECONDS: Final = 0.5
 """Pause before an unreachable owner is tried again; a new owner is tried at once."""
 _GOODBYE_SECONDS: Final = 2.0
+_TRY_SECONDS: Final = 1.0
+"""Limit for the owner to answer a try of `trouble`, and the time that its result counts."""
 
 
 _PROTOCOLS: Final = {name: WireProtocol(name, partial(tracker, name), partial(refusal, name)) for name in NUMBERS}
@@ -81,6 +83,8 @@ class Frontend:
         """Connections that are relayed to the owner."""
         self._logged = ""
         self._last_owner: tuple[Node, int] | None = None
+        self._trial: asyncio.Task[str] | None = None
+        self._tried_at = 0.0
 
     @property
     def owner(self) -> Node | None:
@@ -157,6 +161,32 @@ class Frontend:
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().create_future()
         await asyncio.wait([self._waiting], timeout=seconds)
+
+    async def trouble(self) -> str:
+        """The reason why clients of this node cannot be served by the owner; "" while they can.
+
+        Concurrent calls share one try.
+        """
+        loop = asyncio.get_running_loop()
+        if self._trial is None or (self._trial.done() and loop.time() >= self._tried_at + _TRY_SECONDS):
+            self._trial = loop.create_task(self._try_owner())
+        return await asyncio.shield(self._trial)
+
+    async def _try_owner(self) -> str:
+        ownership, owner = self.ownership, self.owner
+        if ownership is None or owner is None:
+            return self.redirect("").why
+        here = Origin("127.0.0.1", 0, "", self.node)
+        try:
+            async with asyncio.timeout(_TRY_SECONDS):
+                (await reach(owner, HTTP, here, ownership.secret, self._tls)).abort()
+        except TimeoutError:
+            return f"node {owner.name!r} at {owner.address} did not answer within {_TRY_SECONDS:g} s"
+        except Unavailable as error:
+            return str(error)
+        finally:
+            self._tried_at = asyncio.get_running_loop().time()
+        return ""
 
     # -- new clients ---------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """HTTP of a node that does not own the store: a few own pages, and the owner's answers for all else."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, final
 
 import httptools
@@ -221,8 +221,8 @@ class FollowerPages:
     def __init__(self, frontend: Frontend, cluster: ClusterStatus | None) -> None:
         self._frontend = frontend
         self._cluster = cluster
-        self._own: dict[str, Callable[[], Response]] = {
-            "/health": lambda: JSONResponse({"status": "healthy", **self._facts()}),
+        self._own: dict[str, Callable[[], Awaitable[Response]]] = {
+            "/health": self._health,
             "/ready": self._ready,
             "/metrics": self._metrics,
         }
@@ -233,7 +233,7 @@ class FollowerPages:
         own = self._own.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
         answer: ASGIApp | None
         if own is not None:
-            answer = own()
+            answer = await own()
         elif scope["path"] == _CLUSTER:
             answer = await self._nodes()
         elif self._frontend.policy == FORWARD:
@@ -273,20 +273,27 @@ class FollowerPages:
     def _facts(self) -> dict[str, str]:
         return {"role": FOLLOWER, **({} if self._cluster is None else {"group": self._cluster.group})}
 
-    def _ready(self) -> Response:
-        """A node is ready if it serves clients or forwards them."""
-        owner = self._frontend.owner
+    async def _health(self) -> Response:
+        return JSONResponse({"status": "healthy", **self._facts()})
+
+    async def _trouble(self) -> str:
+        """The reason why no client is served by way of this node; "" if they are."""
+        if self._frontend.policy != FORWARD:
+            return self._frontend.find_redirect(_LISTENER)(False).why
+        return await self._frontend.trouble()
+
+    async def _ready(self) -> Response:
+        """A node is ready if the owner answers it: clients that it passes on are served then."""
+        owner, reason = self._frontend.owner, await self._trouble()
         facts = {**self._facts(), "owner": "" if owner is None else owner.name}
-        if owner is not None and self._frontend.policy == FORWARD:
+        if not reason:
             return JSONResponse({"status": "ready", **facts})
-        reason = self._frontend.find_redirect(_LISTENER)(False).why
         return JSONResponse({"status": "not ready", "reason": reason, **facts}, _AWAY)
 
-    def _metrics(self) -> Response:
+    async def _metrics(self) -> Response:
         page = Exposition()
         page.gauge("headrace_info", "The release that runs.").add(1, {"version": __version__})
-        is_ready = self._frontend.policy == FORWARD and self._frontend.owner is not None
-        page.gauge("headrace_ready", "Whether what is published can be stored.").add(int(is_ready))
+        page.gauge("headrace_ready", "Whether what is published can be stored.").add(int(not await self._trouble()))
         if self._cluster is not None:
             cluster_metrics(page, self._cluster)
         forwarded = page.gauge("headrace_forwarded_connections", "Connections that are passed on to the owner.")
