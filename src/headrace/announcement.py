@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Final, final
 
-from rich.filesize import decimal
-
 from headrace.config.configuration import Configuration
 from headrace.config.replication import MAIN
 from headrace.config.settings import JSON_FORMAT, Settings
@@ -93,7 +91,16 @@ def _contents(engine: Engine) -> str:
     queues = len(declared | {name for name in engine.logs() if not is_inner(name)})
     found = [engine.log(name) for name in engine.logs()]
     messages = sum(log.next_offset - log.first_offset for log in found)
-    return f"queues {queues:,}, messages {messages:,}, {decimal(sum(log.size_bytes for log in found))}"
+    return f"queues {queues:,}, messages {messages:,}, {_size(sum(log.size_bytes for log in found))}"
+
+
+def _size(count: int) -> str:
+    size, unit = float(count), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{count} bytes" if unit == "bytes" else f"{size:,.1f} {unit}"
 
 
 def _line(host: str, name: str, port: int) -> str:

@@ -6,9 +6,8 @@ YAML follows version 1.2: `yes`, `no`, `on`, `off` and everything with a colon a
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import Any, Final, cast, final
 
@@ -39,10 +38,17 @@ def unknown_variables(environment: Mapping[str, str], keys: Sequence[str], cutof
             continue
         if environment[name].startswith(("tcp://", "udp://")):
             continue  # Kubernetes sets these for a service called headrace
-        nearest = get_close_matches(name, known, 1, cutoff)
+        nearest = _nearest(name, known, cutoff)
         if nearest:
             found.append(f"the environment variable {name} means nothing and is ignored; the nearest is {nearest[0]}")
     return found
+
+
+def _nearest(name: str, known: Iterable[str], cutoff: float) -> list[str]:
+    """The name most like this one, or nothing."""
+    from difflib import get_close_matches  # a start without slips needs none of it
+
+    return get_close_matches(name, [*known], 1, cutoff)
 
 
 MAX_BYTES: Final = 4 << 20
@@ -265,7 +271,7 @@ def _from_environment(table: Table, environment: Mapping[str, str]) -> Flags:
         if name in keys:
             found[keys[name]] = (name, environment[name])
         elif name.startswith(tuple(f"{PREFIX}{section.upper()}_" for section in SECTIONS)):
-            nearest = get_close_matches(name, keys, 1, 0.0)[0]
+            nearest = _nearest(name, keys, 0.0)[0]
             raise Refused(
                 f"the environment variable {name} stands for no key; the nearest is {nearest}, known are "
                 f"{', '.join(sorted(keys))}"
