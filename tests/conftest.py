@@ -27,17 +27,26 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SPARK = "tests/integration/spark/"
-OWN_SPARK = ("test_cluster", "test_pipeline_command", "test_declarative", "test_java")
-LONGEST_FIRST = (SPARK, "tests/crash/", "tests/property/")
+OWN_SPARK = ("test_cluster", "test_pipeline_command", "test_declarative", "test_java", "test_submit", "test_connect")
+SECOND_SPARK = ("test_pipeline", "test_jobs", "test_report", "test_work", "test_write")
+LONGEST_FIRST = (
+    SPARK,
+    "tests/crash/",
+    "tests/property/",
+    "tests/integration/test_instructions.py",
+    "tests/integration/cluster/",
+)
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives the tests of a file to one worker, and all that share the Spark session to one as well."""
+    """Gives the tests of a file to one worker, and those that share a Spark session to two: one would end last."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        own = file.removeprefix(SPARK).startswith(OWN_SPARK)
-        return SPARK if file.startswith(SPARK) and not own else file
+        name = file.removeprefix(SPARK)
+        if name == file or name.startswith(OWN_SPARK):
+            return file
+        return f"{SPARK} 2" if name.startswith(SECOND_SPARK) else SPARK
 
 
 @pytest.hookimpl(optionalhook=True)
