@@ -42,7 +42,7 @@ def number_values() -> st.SearchStrategy[Expression]:
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
-            st.tuples(st.just("calculate"), st.sampled_from("+-*/"), inner, inner),
+            st.tuples(st.just("calculate"), st.sampled_from("+-*/%"), inner, inner),
             st.tuples(st.just("sign"), st.sampled_from("+-"), inner),
         ),
         max_leaves=4,
@@ -198,6 +198,8 @@ def calculated(expression: object, row: tuple[Fields, Headers]) -> float | None:
                 return None
             if operator == "/":
                 return one / other if other else None
+            if operator == "%":
+                return math.fmod(one, other) if other and not math.isinf(one) else None
             return one + other if operator == "+" else one - other if operator == "-" else one * other
         case ("sign", sign, operand):
             result = calculated(operand, row)

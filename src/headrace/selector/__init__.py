@@ -5,7 +5,7 @@ docs/design/selectors.md defines every corner case and explains why the parser i
 
 from headrace.selector.evaluate import MappingRow, Row
 from headrace.selector.fields import HeaderValue, header_text
-from headrace.selector.selector import Selector, canonical_text, parse
+from headrace.selector.selector import Selector, canonical_text, parse, parse_plain, selector_of
 from headrace.selector.spark_sql import to_spark_sql
 
 __all__ = [
@@ -16,5 +16,7 @@ __all__ = [
     "canonical_text",
     "header_text",
     "parse",
+    "parse_plain",
+    "selector_of",
     "to_spark_sql",
 ]

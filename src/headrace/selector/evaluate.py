@@ -4,6 +4,7 @@ NOT moves down to the single comparisons, each of which asks for its opposite an
 and `or` answer "is it TRUE?" exactly as three-valued logic does, and stop early.
 """
 
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -142,11 +143,16 @@ def _divide(dividend: float, divisor: float) -> float | None:
     return None if divisor == 0 else dividend / divisor
 
 
+def _remainder(dividend: float, divisor: float) -> float | None:
+    return None if divisor == 0 or math.isinf(dividend) else math.fmod(dividend, divisor)
+
+
 _CALCULATE: Final[dict[str, Callable[[float, float], float | None]]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": _divide,
+    "%": _remainder,
 }
 
 

@@ -94,6 +94,8 @@ def _decimal(text: str) -> Decimal | None:
     return None if rounded.is_nan() else rounded
 
 
+NOW: Final = "UTC()"
+"""The time at which a message is looked at."""
 TEXT: Final = "text"
 EXACT: Final = "a number"
 
@@ -140,6 +142,10 @@ FIELDS: Final[dict[str, FieldSpec]] = {
     "reply_to": FieldSpec("reply_to", TEXT),
     "message_type": FieldSpec("message_type", TEXT),
     "delivery_mode": FieldSpec("delivery_mode", EXACT),
+    # Times of AMQP 1.0 are milliseconds since 1970 UTC.
+    "properties.creation_time": FieldSpec("sent_at", EXACT, "unix_millis(`sent_at`)", _milliseconds),
+    "properties.absolute_expiry_time": FieldSpec("expires_at", EXACT, "unix_millis(`expires_at`)", _milliseconds),
+    NOW: FieldSpec("now", EXACT, "unix_millis(current_timestamp())", _milliseconds),
     # JMS gives these two another unit and another type than their fields.
     "JMSTimestamp": FieldSpec("timestamp", EXACT, "unix_millis(`timestamp`)", _milliseconds),
     "JMSDeliveryMode": FieldSpec(
@@ -149,6 +155,35 @@ FIELDS: Final[dict[str, FieldSpec]] = {
         {1: "NON_PERSISTENT", 2: "PERSISTENT"}.get,
     ),
 }
+
+SECTIONS: Final = {
+    "header": "header",
+    "h": "header",
+    "properties": "properties",
+    "p": "properties",
+    "application_properties": "application_properties",
+    "a": "application_properties",
+}
+"""Names in front of a dot, as RabbitMQ has them for the sections of an AMQP 1.0 message."""
+APPLICATION: Final = "application_properties"
+IN_SECTIONS: Final = {
+    "header": {"priority": "priority"},
+    "properties": {
+        "message_id": "message_id",
+        "user_id": "headers.JMSXUserID",
+        "subject": "message_type",
+        "reply_to": "reply_to",
+        "correlation_id": "correlation_id",
+        "content_type": "content_type",
+        "content_encoding": "content_encoding",
+        "absolute_expiry_time": "properties.absolute_expiry_time",
+        "creation_time": "properties.creation_time",
+        "group_id": "headers.JMSXGroupID",
+        "group_sequence": "headers.JMSXGroupSeq",
+    },
+}
+"""The field that each name in a section stands for, or the header behind `headers.`."""
+IN_HEADERS: Final = "headers."
 
 ALIASES: Final[dict[str, str]] = {
     "JMSPriority": "priority",

@@ -13,10 +13,15 @@ from headrace.errors import BadExpression
 from headrace.selector import tree
 from headrace.selector.fields import (
     ALIASES,
+    APPLICATION,
     DIGITS_AFTER_POINT,
     DIGITS_BEFORE_POINT,
     FIELDS,
+    IN_HEADERS,
+    IN_SECTIONS,
     JMS_NAMES,
+    NOW,
+    SECTIONS,
     TEXT,
     is_unknown_jms_name,
     literal_number,
@@ -42,7 +47,7 @@ _token: Final = re.compile(
     | (?P<string>  '(?:[^']++|'')*+' )
     | (?P<quoted>  "(?:[^"]++|"")*+" )
     | (?P<comment> -- | /\* )
-    | (?P<symbol>  <> | != | <= | >= | [-=<>+*/(),.\[\]] )
+    | (?P<symbol>  <> | != | <= | >= | [-=<>+*/%(),.\[\]] )
     | (?P<end>     \Z )
     )
     """,
@@ -135,22 +140,28 @@ _POWER: Final = {
     "-": _SUM,
     "*": _PRODUCT,
     "/": _PRODUCT,
+    "%": _PRODUCT,
 }
 
 
+_PERSISTENT: Final = 2
 _STARTS: Final = frozenset(["(", "NOT", "+", "-", STRING, NUMERAL, "NULL", "TRUE", "FALSE", NAME, QUOTED])
 _NO_VALUE: Final = "a condition is no value: join conditions with AND or OR instead of comparing them"
 
 
-def parse_tree(text: str) -> tree.Condition:
-    """The condition that the text spells. Raises BadExpression, and nothing else, for any other text."""
-    return _Parser(text).condition()
+def parse_tree(text: str, plain_names: bool = False) -> tree.Condition:
+    """The condition that the text spells; with `plain_names` a name without a section is always a header.
+
+    Raises BadExpression, and nothing else, for any other text.
+    """
+    return _Parser(text, plain_names).condition()
 
 
 @final
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, plain_names: bool) -> None:
         self._text = text
+        self._plain_names = plain_names
         self._tokens = tokens_of(text)
         self._next = 0
         self._nesting = 0
@@ -292,23 +303,48 @@ class _Parser:
             self._refuse(pattern.at, f"in this pattern {escape} may only stand before %, _ or {escape}")
         return tree.Like(left, pattern.text, escape)
 
-    def _named(self, token: Token) -> tree.Value:
+    def _named(self, token: Token) -> tree.Node:
         name = token.text
-        if name == "headers":
+        if self._token.kind == "." and token.kind == NAME and name in SECTIONS:
+            return self._in_section(SECTIONS[name])
+        if name == "headers" and not self._plain_names:
             return tree.Header(self._header_name())
         if not name:
             self._refuse(token.at, "a name cannot be empty")
         if self._token.kind == "(":
-            self._refuse(token.at, "functions are not allowed")
+            if name.upper() != "UTC":
+                self._refuse(token.at, "functions other than UTC() are not allowed")
+            self._advance()
+            self._expect(")", "UTC() takes nothing")
+            return tree.Field(NOW)
         if self._token.kind in (".", "["):
             self._refuse(
                 self._token.at,
                 "a name has no parts; write headers['a.b'] for a header with a dot in its name",
             )
+        if self._plain_names:
+            return tree.Header(name)
         if is_unknown_jms_name(name):
             self._refuse(token.at, f"JMS has no such name for filters; its names are {', '.join(JMS_NAMES)}")
         name = ALIASES.get(name, name)
         return tree.Field(name) if name in FIELDS else tree.Header(name)
+
+    def _in_section(self, section: str) -> tree.Node:
+        """A name behind the name of a section and a dot; `header.durable` is a condition."""
+        self._advance()
+        token = self._token
+        if token.kind not in (NAME, QUOTED) or not token.text:
+            self._refuse(token.at, f"{section} needs a name behind the point")
+        self._advance()
+        if section == APPLICATION:
+            return tree.Header(token.text)
+        if (section, token.text) == ("header", "durable"):
+            return tree.Compare("=", tree.Field("delivery_mode"), tree.Number(_PERSISTENT))
+        known = IN_SECTIONS[section]
+        if token.text not in known:
+            self._refuse(token.at, f"filters read no such name of {section}; they read {', '.join(known)}")
+        name = known[token.text]
+        return tree.Header(name[len(IN_HEADERS) :]) if name.startswith(IN_HEADERS) else tree.Field(name)
 
     def _header_name(self) -> str:
         opening = self._advance()

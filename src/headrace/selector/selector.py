@@ -5,7 +5,7 @@ from typing import Final, final
 
 from headrace.selector import tree
 from headrace.selector.evaluate import Row, predicate_of
-from headrace.selector.fields import FIELDS
+from headrace.selector.fields import FIELDS, NOW
 from headrace.selector.parser import KEYWORDS, parse_tree
 
 
@@ -17,7 +17,7 @@ class Selector:
     the names that it reads, so a caller decodes nothing else. Pickles as its text.
     """
 
-    __slots__ = ("fields", "headers", "matches", "text", "tree")
+    __slots__ = ("fields", "headers", "matches", "reads_time", "text", "tree")
 
     # The compiled test itself and not a method around it saves a call per message.
     matches: Callable[[Row], bool]
@@ -28,6 +28,7 @@ class Selector:
         self.matches = predicate_of(condition, wanted=True)
         names = list(inputs_of(condition))
         self.fields = frozenset(FIELDS[node.name].column for node in names if isinstance(node, tree.Field))
+        self.reads_time = _NOW in self.fields
         self.headers = frozenset(node.name for node in names if isinstance(node, tree.Header))
 
     def __reduce__(self) -> tuple[Callable[[str], "Selector"], tuple[str]]:
@@ -35,6 +36,22 @@ class Selector:
 
     def __repr__(self) -> str:
         return f"Selector({self.text!r})"
+
+
+_NOW: Final = FIELDS[NOW].column
+
+
+def parse_plain(text: str) -> Selector:
+    """Parse an expression of RabbitMQ's SQL filters: a name without a section is an application property.
+
+    Raises BadExpression.
+    """
+    return selector_of(parse_tree(text, plain_names=True))
+
+
+def selector_of(condition: tree.Condition) -> Selector:
+    """The selector of a condition that was made, or written in another dialect."""
+    return Selector(_condition(condition), condition)
 
 
 def parse(text: str) -> Selector:
@@ -72,7 +89,7 @@ def inputs_of(node: tree.Node) -> Iterator[tree.Field | tree.Header]:
 
 _SUM: Final = 1
 _PRODUCT: Final = 2
-_POWER: Final = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT}
+_POWER: Final = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODUCT}
 
 
 def canonical_text(selector: Selector) -> str:

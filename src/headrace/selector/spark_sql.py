@@ -116,6 +116,9 @@ def _double(value: tree.Value) -> str:
     match value:
         case tree.Arithmetic("/", left, right):
             return f"try_divide({_double(left)}, {_double(right)})"
+        case tree.Arithmetic("%", left, right):
+            divisor = _double(right)
+            return f"CASE WHEN {divisor} <> 0 THEN {_double(left)} % {divisor} END"
         case tree.Arithmetic(operator, left, right):
             return f"({_double(left)} {operator} {_double(right)})"
         case tree.Signed("-", operand):

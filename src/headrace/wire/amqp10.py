@@ -571,7 +571,7 @@ def properties_of(head: Head) -> Properties:
         properties.priority = head.priority
     properties.expiration = "" if head.ttl_ms is None else str(head.ttl_ms)
     for index, name in _SAME:
-        setattr(properties, name, _id_text(head.property_field(index)))
+        setattr(properties, name, text_of_id(head.property_field(index)))
     annotations = head.annotations or Map()
     properties.message_type = _text(annotations.get(_BASIC_TYPE)) or _text(head.property_field(SUBJECT))
     properties.app_id = _text(annotations.get(_APP_ID))
@@ -723,7 +723,7 @@ def _kept(fields: list[object]) -> list[object] | None:
     return fields if any([field is not None for field in fields]) else None
 
 
-def _id_text(value: object) -> str:
+def text_of_id(value: object) -> str:
     """Return an id of any type as text; "" for none."""
     if value is None:
         return ""

@@ -64,10 +64,11 @@ def _unknown(encoding: int) -> Refused:
 class MessageRow(Row):
     """A message as a selector sees it; it decodes the properties when the first of them is read."""
 
-    __slots__ = ("_headers", "_message", "_properties")
+    __slots__ = ("_headers", "_message", "_now_us", "_properties")
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, now_us: int = 0) -> None:
         self._message = message
+        self._now_us = now_us
         self._headers: dict[str, object] | None = None
         self._properties: Properties | None = None
 
@@ -83,9 +84,14 @@ class MessageRow(Row):
             return message.timestamp_us
         if name == "expires_at":
             return message.expires_us or None
-        if name in TEXTS or name == "delivery_mode":
+        if name == "now":
+            return self._now_us or None
+        if name in TEXTS or name == "delivery_mode" or name == "sent_at":
             if self._properties is None:
                 self._properties = properties_of(message)
+            if name == "sent_at":
+                sent_s = self._properties.timestamp_s
+                return sent_s * 1_000_000 if sent_s >= 0 else None
             value = getattr(self._properties, name)
             if name == "delivery_mode" and not value and message.source.encoding == AMQP10:
                 return _NOT_PERSISTENT  # AMQP 1.0 [3.2.1]: durable is false by default

@@ -5,13 +5,15 @@ from decimal import Decimal
 
 import pytest
 
-from headrace.selector import HeaderValue, MappingRow, Row, parse
+from headrace.selector import HeaderValue, MappingRow, Row, parse, parse_plain
 
 ROW = MappingRow(
     {
         "topic": "orders/eu/1",
         "priority": 5,
         "timestamp": 1_700_000_000_123_456,
+        "sent_at": 1_700_000_000_000_000,
+        "now": 1_700_000_001_000_000,
         "message_id": "m-1",
         "correlation_id": "c-1",
         "message_type": "invoice",
@@ -51,6 +53,20 @@ def answer(text: str, row: Row = ROW) -> str:
     ("text", "expected"),
     [
         ("priority = 5", TRUE),
+        ("priority % 3 = 2", TRUE),
+        ("-priority % 3 = -2", TRUE),
+        ("count % 4 = 1", FALSE),
+        ("priority % 0 = 0", UNKNOWN),
+        ("p.message_id = 'm-1' AND properties.subject = 'invoice' AND a.region = 'eu'", TRUE),
+        ("application_properties.topic = 'header'", TRUE),
+        ("header.priority = 5 AND header.durable", TRUE),
+        ("NOT header.durable", FALSE),
+        ("h.priority > 5", FALSE),
+        ("properties.creation_time = 1700000000000 AND properties.creation_time < utc()", TRUE),
+        ("UTC() - properties.creation_time > 1000", FALSE),
+        ("properties.absolute_expiry_time IS NULL", TRUE),
+        ("properties.group_id IS NULL", TRUE),
+        ("headers.p = 1", UNKNOWN),
         ("priority = 5.0", TRUE),
         ("priority = 0x5", TRUE),
         ("priority = 50e-1", TRUE),
@@ -458,3 +474,11 @@ def test_a_selector_travels_to_another_process_as_its_text() -> None:
 
     assert selector.text == "region = 'eu'"
     assert selector.matches(ROW)
+
+
+def test_names_of_rabbitmqs_filters_are_application_properties() -> None:
+    row = MappingRow({"topic": "orders/eu/1", "message_type": "invoice"}, {"topic": "theirs", "JMSType": "x", "p": 1})
+
+    assert parse_plain("topic = 'theirs' AND JMSType = 'x' AND p = 1 AND p.subject = 'invoice'").matches(row)
+    assert parse_plain("topic = 'theirs'").text == "headers['topic'] = 'theirs'"
+    assert parse(parse_plain("topic = 'theirs' AND \"JMSType\" = 'x'").text).matches(row)

@@ -115,7 +115,7 @@ class Assignment:
         """Copy the next message to every queue that selects it, unless it expires there."""
         if not self._source.is_expired(message, self._now_us):
             is_late = 0 < message.expires_us <= self._now_us
-            row = MessageRow(message)
+            row = MessageRow(message, self._now_us)
             before = len(self.left)
             for fed in self._active:
                 selector = fed.queue.selector

@@ -85,6 +85,10 @@ class QueueHost(ABC):
     """Interval at which progress of stream readers that commit automatically is stored."""
 
     @abstractmethod
+    def now_us(self) -> int:
+        """The time now, for filters that ask for it."""
+
+    @abstractmethod
     def make_group(self, queue: "Queue", state: GroupState, auto_commit: bool) -> Group:
         """Return a new group of the mode that `state` says."""
 
@@ -459,7 +463,7 @@ class Queue:
     def fits(self, selector: Selector, message: Message) -> bool:
         """Return whether a selector is true for the message; False for unreadable properties."""
         try:
-            return selector.matches(MessageRow(message))
+            return selector.matches(MessageRow(message, self.host.now_us() if selector.reads_time else 0))
         except Refused:
             return False
 

@@ -143,6 +143,9 @@ class Queues(QueueHost):
         pipeline.on_damage = self._damaged
         self._load()
 
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
     # -- declaring ---------------------------------------------------------------------------------------------------
 
     def declare(self, definition: QueueDefinition, owner: object = None, passive: bool = False) -> Queue:

@@ -7,9 +7,11 @@ from urllib.parse import quote, unquote_to_bytes
 from headrace.core.client import ConsumeRequest, request_table
 from headrace.core.routing.address import is_address
 from headrace.errors import PreconditionFailed, ProtocolError
+from headrace.protocols.amqp10.filters import PROPERTY_FILTERS, selector_of_properties
 from headrace.protocols.amqp10.frames import INVALID_FIELD
 from headrace.protocols.amqp10.performatives import Attach, Source
-from headrace.selector import parse
+from headrace.selector import Selector, parse, parse_plain, selector_of
+from headrace.selector.tree import AllOf, Condition
 from headrace.wire.amqp10 import to_neutral
 from headrace.wire.types import Described, Map
 
@@ -115,7 +117,8 @@ def _plain(part: str, address: str) -> str:
 
 _PROPERTIES: Final = request_table("consumer-group", "group-mode", "cursor", "auto-commit", "rabbitmq:priority")
 # Descriptors name filters. The receiver chooses the keys.
-_SELECTORS: Final = ("apache.org:selector-filter:string", 0x0000468C00000004, "amqp:sql-filter", "jms-selector")
+_SELECTORS: Final = ("apache.org:selector-filter:string", 0x0000468C00000004, "jms-selector")
+_SQL: Final = ("amqp:sql-filter", 0x120)
 _OFFSETS: Final = ("rabbitmq:stream-offset-spec",)
 _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
 
@@ -131,7 +134,10 @@ def request_of(node: Node, attach: Attach, source: Source) -> ConsumeRequest:
         request.read(_PROPERTIES, properties)
     except PreconditionFailed as error:
         raise ProtocolError(INVALID_FIELD, str(error)) from error
-    source.filter = Map([(key, value) for key, value in source.filter.pairs if _apply(request, key, value)])
+    conditions: list[Condition] = []
+    source.filter = Map([(key, value) for key, value in source.filter.pairs if _apply(request, conditions, key, value)])
+    if len(conditions) > 1:
+        request.selector = selector_of(AllOf(tuple(conditions)))
     return request
 
 
@@ -145,14 +151,28 @@ def _parts_of(key: object, value: object) -> tuple[object, object]:
     return (value.descriptor, value.value) if isinstance(value, Described) else (key, value)
 
 
-def _apply(request: ConsumeRequest, key: object, value: object) -> bool:
+def _apply(request: ConsumeRequest, conditions: list[Condition], key: object, value: object) -> bool:
     """Put a filter in force. Return False for an unknown one, which the answer leaves out."""
     descriptor, content = _parts_of(key, value)
-    if descriptor in _SELECTORS:
+    selector: Selector | None
+    if descriptor in _SELECTORS or descriptor in _SQL:
         if not isinstance(content, str):
             raise ProtocolError(INVALID_FIELD, "a selector filter must be a string")
-        request.selector = parse(content) if content.strip() else None
-        return True
+        read = parse if descriptor in _SELECTORS else parse_plain
+        selector = read(content) if content.strip() else None
+    elif descriptor in PROPERTY_FILTERS:
+        selector = selector_of_properties(descriptor, content)
+        if selector is None:
+            return False
+    else:
+        return _apply_position(request, descriptor, content)
+    if selector is not None:
+        conditions.append(selector.tree)
+        request.selector = selector
+    return True
+
+
+def _apply_position(request: ConsumeRequest, descriptor: object, content: object) -> bool:
     if descriptor in _OFFSETS:
         request.position = _position("rabbitmq:stream-offset-spec", content)
         return True

@@ -11,7 +11,7 @@ from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
-from headrace.protocols.amqp10.context import SOLE_CONNECTION, ConnectionContext, enter
+from headrace.protocols.amqp10.context import NODE, SOLE_CONNECTION, ConnectionContext, enter
 from headrace.protocols.amqp10.coordinator import Transactions
 from headrace.protocols.amqp10.frames import CHANNEL_MAX, IDLE_TIMEOUT_MS, ends_session_only
 from headrace.protocols.amqp10.performatives import (
@@ -66,7 +66,7 @@ _GOODBYE_SECONDS: Final = 2.0
 
 # Clients of RabbitMQ 4 refuse a server that does not claim to be one, so we claim it to them.
 _COMPATIBLE_WITH: Final = "RabbitMQ"
-_COMPATIBLE_VERSION: Final = "4.0.0"
+_COMPATIBLE_VERSION: Final = "4.2.0"
 
 
 def answer_open(opening: Open | None, version: str, is_in: bool) -> Open:
@@ -88,7 +88,13 @@ def _introduction(opening: Open | None, version: str) -> dict[str, object]:
     product = None if opening is None else opening.properties.get("product")
     if isinstance(product, str) and _COMPATIBLE_WITH.lower() not in product.lower():
         return {"product": "Headrace", "version": version}
-    return {"product": _COMPATIBLE_WITH, "version": _COMPATIBLE_VERSION, "platform": f"Headrace {version}"}
+    return {
+        "product": _COMPATIBLE_WITH,
+        "version": _COMPATIBLE_VERSION,
+        "platform": f"Headrace {version}",
+        "node": NODE,
+        "cluster_name": NODE,
+    }
 
 
 def _attach_link(session: Session, attach: Attach) -> Link:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from headrace.net.connection import Wire
 
 PROTOCOL: Final = "amqp10"
+NODE: Final = "headrace"
+"""Our name where clients of RabbitMQ ask for a node of a cluster."""
 SOLE_CONNECTION: Final = "sole-connection-for-container"
 _LEAST_IDLE_MS: Final = 200
 _TOPIC_EXCHANGE: Final = "amq.topic"

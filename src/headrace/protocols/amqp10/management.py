@@ -39,7 +39,7 @@ from headrace.errors import (
 )
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10.addresses import EXCHANGE, QUEUE, parse_node
-from headrace.protocols.amqp10.context import PROTOCOL, ConnectionContext
+from headrace.protocols.amqp10.context import NODE, PROTOCOL, ConnectionContext
 from headrace.protocols.amqp10.frames import RESOURCE_LIMIT
 from headrace.protocols.amqp10.performatives import ACCEPTED, Outcome, Rejected, Target, error_for
 from headrace.protocols.amqp10.session import Incoming, IncomingLink, Origin, OutgoingLink, Session, Sink
@@ -58,9 +58,9 @@ from headrace.wire.amqp10 import (
     split,
     to_neutral,
 )
-from headrace.wire.amqp10_values import Reader, encode_value
+from headrace.wire.amqp10_values import STR8, Reader, encode_value
 from headrace.wire.properties import table_to_json
-from headrace.wire.types import Described, Int, Map, UInt, ULong
+from headrace.wire.types import Array, Described, Int, Map, UInt, ULong
 
 _MAX_REPLIES: Final = 1024
 
@@ -148,8 +148,8 @@ def described_queue(context: ConnectionContext, queue: Queue) -> Map:
             ("exclusive", definition.exclusive),
             ("message_count", ULong(queue.messages)),
             ("consumer_count", UInt(queue.consumers)),
-            ("leader", "headrace"),
-            ("replicas", ["headrace"]),
+            ("leader", NODE),
+            ("replicas", Array(STR8, [NODE])),
             ("arguments", from_neutral(arguments)),
         ]
     )
