@@ -571,6 +571,7 @@ class Broker:
             queue.touch(self._clock.now_us())
         else:
             queue.leave(self._pipeline.open(), consumer, self._clock.now_us())
+            consumer.detach()
         if queue.definition.auto_delete and queue.had_consumers and not queue.consumers:
             self._queues.drop(queue)
         else:
