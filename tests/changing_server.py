@@ -60,7 +60,7 @@ class ChangingServer:
             loop.call_soon(call)
 
         background = Threads()
-        self.hosts = Hosts(engine, lambda name: Broker(engine, clock, soon, name, self._flow()))
+        self.hosts = Hosts(engine, lambda name, is_new: Broker(engine, clock, soon, name, self._flow(), is_new=is_new))
         self.access = Access(engine, clock, background, self.hosts)
         server = Server(self.hosts, self.access, "test")
         listener = Listener(lambda: Connection(server, clock))

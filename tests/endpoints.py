@@ -38,7 +38,7 @@ class AtOnce(Background):
 def doors_to(broker: Broker, engine: Engine | None = None, clock: Clock | None = None) -> tuple[Hosts, Access]:
     """The one virtual host of this broker, and who may enter it."""
     engine = engine or MemoryEngine()
-    hosts = Hosts(engine, lambda name: broker)
+    hosts = Hosts(engine, lambda name, _: broker)
     return hosts, Access(engine, clock or SystemClock(), AtOnce(), hosts)
 
 
@@ -46,7 +46,7 @@ def prepare(directory: Path, change: Callable[[Hosts, Access], None]) -> None:
     """Have virtual hosts and users in a data directory before a server opens it."""
     engine = LocalEngine(directory)
     clock = SystemClock()
-    hosts = Hosts(engine, lambda name: Broker(engine, clock, lambda call: None, name))
+    hosts = Hosts(engine, lambda name, _: Broker(engine, clock, lambda call: None, name))
     access = Access(engine, clock, AtOnce(), hosts)
     change(hosts, access)
     engine.sync()

@@ -22,6 +22,8 @@ class RefusingEngine(Engine):
         """Whether that goes for commits without messages too."""
         self.is_closed_door = False
         """Whether commits wait until the door is opened."""
+        self.scanned: list[str] = []
+        """The tables that were looked through."""
         self.attempts = 0
         self.waits: list[bool] = []
         """For each attempt, whether somebody waits for the sync."""
@@ -65,6 +67,7 @@ class RefusingEngine(Engine):
         return self._inner.logs()
 
     def items(self, table: str) -> Iterable[tuple[bytes, bytes]]:
+        self.scanned.append(table)
         return self._inner.items(table)
 
     def get(self, table: str, key: bytes) -> bytes | None:

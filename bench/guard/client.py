@@ -94,7 +94,7 @@ class House:
         self._engine = engine
         self.clock = ManualClock()
         self.soon: list[Callable[[], None]] = []
-        self._hosts = hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self.soon.append, name))
+        self._hosts = hosts = Hosts(engine, lambda name, _: Broker(engine, self.clock, self.soon.append, name))
         access = Access(engine, self.clock, _Here(), hosts)
         self.handler = Protocols(Backend(hosts, access, self.clock, Settings())).handler
         self.server = Server(hosts, access, "guard")

@@ -16,13 +16,16 @@ EXIT_USAGE: Final = 2
 EXIT_DISK_FAILED: Final = os.EX_IOERR  # 74
 EXIT_STOP_TOO_LONG: Final = os.EX_TEMPFAIL  # 75
 
-_COLLECT_EVERY: Final = (10_000, 2, 625)
+_COLLECT_EVERY: Final = (10_000, 1, 0)
 """Thresholds of the collector. Collecting every 700 objects took 5 to 10 % of the time of filling or reading a queue.
 
-10,000 objects take 2 ms and three times as many 6 ms. 25,000 took the same time in total, in pauses of up to 15 ms.
+10,000 objects take 2 ms. So do those that became no garbage since, and the largest collection looks at some 60,000.
 """
-_FROZEN_US: Final = 600 * 1_000_000
-"""Shortest time between two collections of frozen objects."""
+_MOST: Final = 20_000
+"""More objects than these that survive a full collection are frozen."""
+_FEW: Final = 500_000
+_LOOK_AGAIN_US: Final = 3600 * 1_000_000
+"""Frozen objects are looked at again if there are twice as many as the last time, and `_FEW` more, an hour later."""
 _OLDEST: Final = 2
 
 
@@ -72,22 +75,37 @@ def bound_heap() -> None:
 class _Freezer:
     """Freezes objects that survived a full collection; the collector calls it before and after each collection.
 
-    Messages are freed without the collector. 20,000 queues are a million objects, and a full collection of them stopped
-    the broker for 250 to 320 ms. Frozen objects are collected once in a while, because some become garbage.
+    Messages, and most of what a client or a queue had, are freed without the collector. 20,000 queues are a million
+    objects, and a full collection of them stops the broker for 250 to 320 ms. So frozen objects are looked at only when
+    there are so many more of them that many may be garbage.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since_us = clock.monotonic_us()
+        self._kept = 0
+        """The number of frozen objects after they were looked at."""
+        self._is_everything = True
+        """Whether the present collection looks at everything."""
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         if info["generation"] != _OLDEST:
             return
-        if phase == "stop":
-            gc.freeze()
-        elif self._clock.monotonic_us() >= self._since_us + _FROZEN_US:
+        if phase == "start":
+            if self._is_due():
+                self._is_everything = True
+                gc.unfreeze()
+        elif self._is_everything:
+            self._is_everything = False
             self._since_us = self._clock.monotonic_us()
-            gc.unfreeze()
+            gc.freeze()
+            self._kept = gc.get_freeze_count()
+        elif len(gc.get_objects(_OLDEST)) > _MOST:
+            gc.freeze()
+
+    def _is_due(self) -> bool:
+        is_early = self._clock.monotonic_us() < self._since_us + _LOOK_AGAIN_US
+        return not is_early and gc.get_freeze_count() > 2 * self._kept + _FEW
 
 
 def settle_memory(clock: Clock) -> None:

@@ -118,7 +118,7 @@ class Service:
     def _open_hosts(self, settings: Settings) -> Hosts:
         flow = self._flow
 
-        def broker(name: str) -> Broker:
+        def broker(name: str, is_new: bool) -> Broker:
             current = settings if self._reloading is None else self._reloading.settings
             found = Broker(
                 self.engine,
@@ -128,6 +128,7 @@ class Service:
                 flow,
                 Bounds(current.mqtt, current.limits.memory_bytes),
                 current.cluster.group,
+                is_new,
             )
             limit(found, current)
             return found

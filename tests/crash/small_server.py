@@ -18,6 +18,7 @@ SMALL = LocalSettings(
     tail_bytes=12 << 10,
     segment_bytes=16 << 10,
     own_files=6,
+    step=10,
 )
 
 

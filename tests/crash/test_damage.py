@@ -281,7 +281,12 @@ def test_a_payload_made_to_look_like_a_journal_record_proves_nothing(tmp_path: P
 
 _DAMAGES = int(os.environ.get("HEADRACE_DAMAGES", "50"))
 _SHARED = LocalSettings(
-    journal_file_bytes=16 << 10, checkpoint_bytes=24 << 10, tail_bytes=4 << 10, segment_bytes=6 << 10, own_files=2
+    journal_file_bytes=16 << 10,
+    checkpoint_bytes=24 << 10,
+    tail_bytes=4 << 10,
+    segment_bytes=6 << 10,
+    own_files=2,
+    step=2,
 )
 
 

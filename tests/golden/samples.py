@@ -171,7 +171,9 @@ def _table(directory: Path) -> bytes:
     first = table.write(directory, 1)
     table.generation, table.length = first.generation, first.length
     table.put(b"door", None)
-    return b"".join([*first.parts(), *table.write(directory, 2).parts()])
+    second = table.write(directory, 2)
+    second.take(table.values, 2)
+    return b"".join([*first.parts(), *second.parts()])
 
 
 WRITTEN: dict[str, Callable[[Path], bytes]] = {
@@ -189,9 +191,9 @@ WRITTEN: dict[str, Callable[[Path], bytes]] = {
     "pel-v1": lambda _: encode_pending(GROUP_ID, group(), GROUP_SEQ),
     "definitions-v1": lambda directory: b"".join(definitions().write(directory, 9).parts()),
     "table-v1": _table,
-    "checkpoint-v1": lambda _: encode_checkpoint(checkpoint()),
-    "checkpoint-v1-files": lambda _: encode_checkpoint(checkpoint_with_files()),
-    "checkpoint-v2": lambda _: encode_checkpoint(shared_checkpoint()),
+    "checkpoint-v1": lambda _: b"".join(encode_checkpoint(checkpoint())),
+    "checkpoint-v1-files": lambda _: b"".join(encode_checkpoint(checkpoint_with_files())),
+    "checkpoint-v2": lambda _: b"".join(encode_checkpoint(shared_checkpoint())),
     "tails-v1": lambda _: _tails(),
     "group-v1": lambda _: encode_state(group()),
 }

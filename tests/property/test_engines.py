@@ -27,6 +27,7 @@ SMALL = LocalSettings(
     tail_bytes=12 << 10,
     segment_bytes=16 << 10,
     cache_bytes=8 << 10,
+    step=1,
 )
 SHARING = replace(SMALL, own_files=0)
 """The same; small tails and the states of groups are together in one file each, however few they are."""

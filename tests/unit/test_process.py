@@ -22,28 +22,61 @@ def things():
 clock = ManualClock()
 settle_memory(clock)
 settle_memory(clock)
-kept = [cycle() for _ in range(1000)]
-assert things() == 1000
+few = [cycle() for _ in range(1000)]
 gc.collect()
-assert things() == 0, "what survived is set aside"
-assert gc.collect() == 0
+assert things() == 1000, "few that survive are looked at again"
+few.clear()
+assert gc.collect() >= 1000
 
+kept = [cycle() for _ in range(30_000)]
+gc.collect()
+assert things() == 0, "many that survive are set aside"
+assert gc.collect() == 0
 before = gc.get_freeze_count()
 kept.clear()
+gc.collect()
+clock.advance(3000)
 gc.collect()
 assert gc.get_freeze_count() > before - 1000, "what is set aside is not looked at"
 garbage = [cycle() for _ in range(1000)]
 garbage.clear()
 assert gc.collect() >= 1000, "what came since is"
 
-clock.advance(601)
-assert gc.collect() >= 1000, "now and then it is looked at"
+kept = [cycle() for _ in range(2 * before + 500_000)]
+gc.collect()
+kept.clear()
+assert gc.collect() == 0
+clock.advance(3601)
+assert gc.collect() >= 530_000, "when there are far more, everything is looked at"
 assert gc.collect() == 0
 """
 
 
-def test_objects_that_survive_are_set_aside_and_looked_through_now_and_then() -> None:
+def test_objects_that_survive_are_set_aside_and_looked_at_when_there_are_far_more() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+
+
+GROWING = """
+import gc, sys
+from headrace.clock import ManualClock
+from headrace.process import settle_memory
+
+settle_memory(ManualClock())
+largest = 0
+
+def note(phase, info):
+    global largest
+    if phase == "start" and info["generation"] == 2:
+        largest = max(largest, sum(len(gc.get_objects(each)) for each in range(3)))
+
+gc.callbacks.append(note)
+kept = [[each] for each in range(1_000_000)]
+assert 0 < largest < 100_000, largest
+"""
+
+
+def test_no_collection_looks_at_more_than_some_objects_however_many_there_are() -> None:
+    subprocess.run([sys.executable, "-c", GROWING], check=True, timeout=60)
 
 
 BLOCKS = """

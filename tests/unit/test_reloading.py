@@ -33,7 +33,7 @@ class Reloaded:
         self.engine = MemoryEngine()
         self._calls: list[Callable[[], None]] = []
         clock = ManualClock()
-        self.hosts = Hosts(self.engine, lambda name: Broker(self.engine, clock, self._soon, name))
+        self.hosts = Hosts(self.engine, lambda name, _: Broker(self.engine, clock, self._soon, name))
         access = Access(self.engine, clock, AtOnce(), self.hosts)
         self.readers: list[str] = []
         self.reloading = Reloading(self._read(), self._read, self.hosts, access, None)

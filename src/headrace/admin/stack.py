@@ -124,8 +124,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._reading.stop()
-        self._writing.stop()
+        self._reading.end()
+        self._writing.end()
         if self._presence is not None:
             self._presence.left()
         super().connection_lost(exc)
@@ -150,6 +150,10 @@ def _shown(address: tuple[str, int | None] | None) -> str:
     return "local" if address is None else f"{address[0]}:{address[1]}"
 
 
+def _nothing() -> None:
+    return
+
+
 @final
 class _Deadline:
     """A timer that calls unless it is stopped in time."""
@@ -171,6 +175,11 @@ class _Deadline:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def end(self) -> None:
+        """Stop for good: no reference cycle is left."""
+        self.stop()
+        self._call = _nothing
 
 
 KEEP_ALIVE_SECONDS: Final = 60

@@ -274,6 +274,10 @@ _SETTLED_AT_ONCE: Final = 5
 """Deliveries settled in one step of very many. A hundred steps go into one batch."""
 
 
+def _no_items(_: str) -> tuple[tuple[bytes, bytes], ...]:
+    return ()
+
+
 @final
 class Broker:
     """All queues, exchanges and groups of one virtual host, over any engine."""
@@ -287,17 +291,20 @@ class Broker:
         flow: Flow | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
         replication_group: str = MAIN,
+        is_new: bool = False,
     ) -> None:
+        """`is_new` says that nothing of this virtual host is stored, so that no table need be looked through for it."""
         self._clock = clock
-        self.parameters = Parameters(engine, host)
+        items = _no_items if is_new else engine.items
+        self.parameters = Parameters(items, host)
         self.topology = Topology(host, self.parameters.policies.alternate_of)
         self._flow = flow or Flow()
         self._pipeline = CommitPipeline(engine, clock, schedule, self._flow)
-        self._queues = Queues(engine, clock, self._pipeline, self.topology, replication_group, self.parameters)
-        self.topology.load(engine)
+        self._queues = Queues(engine, clock, self._pipeline, self.topology, replication_group, self.parameters, items)
+        self.topology.load(items)
         inner = SessionQueues(engine, host, self._pipeline, clock, self._queues)
-        self.pubsub = PubSub(self.topology, Retained(engine, host, bounds), inner, bounds)
-        store = SessionStore(engine, host)
+        self.pubsub = PubSub(self.topology, Retained(engine, host, bounds, items), inner, bounds)
+        store = SessionStore(items, host)
         self.sessions = Sessions(clock, self._pipeline, self.pubsub, store, self._publish_will)
         self._publishing = Publishing(self._queues, self.pubsub, self._pipeline, clock)
         self.ledger = Ledger(engine, host)
@@ -564,6 +571,7 @@ class Broker:
             queue.touch(self._clock.now_us())
         else:
             queue.leave(self._pipeline.open(), consumer, self._clock.now_us())
+            consumer.detach()
         if queue.definition.auto_delete and queue.had_consumers and not queue.consumers:
             self._queues.drop(queue)
         else:

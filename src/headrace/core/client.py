@@ -186,6 +186,7 @@ class Client:
             return
         self.is_connected = False
         self.broker.on_flow.pop(self, None)
+        self._on_flow = None
         self.broker.on_dissolved.pop(self, None)
         self.account.on_removed.pop(self, None)
         self.rights.watchers.pop(self, None)

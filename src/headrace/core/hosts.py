@@ -16,7 +16,8 @@ from headrace.storage.api import GLOBAL_PARAMETERS, HOSTS, Commit, Done, Engine
 class Hosts:
     """All virtual hosts by name. The default one always exists."""
 
-    def __init__(self, engine: Engine, make_broker: Callable[[str], Broker]) -> None:
+    def __init__(self, engine: Engine, make_broker: Callable[[str, bool], Broker]) -> None:
+        """`make_broker` gets the name, and whether the host is new, so that nothing of it is stored."""
         self._engine = engine
         self._make_broker = make_broker
         self._brokers: dict[str, Broker] = {}
@@ -25,7 +26,7 @@ class Hosts:
         self.on_delete: list[Callable[[str, Commit], None]] = []
         """Called with the name of a deleted host and its last commit, to add further deletions."""
         for name in sorted({DEFAULT_HOST, *[key.decode() for key, _ in engine.items(HOSTS)]}):
-            self._brokers[name] = make_broker(name)
+            self._brokers[name] = make_broker(name, False)
 
     def find(self, name: str) -> Broker | None:
         """Return the broker of a virtual host, None when there is no such host."""
@@ -59,7 +60,7 @@ class Hosts:
 
         def stored(error: HeadraceError | None) -> None:
             if error is None and name not in self._brokers:
-                self._brokers[name] = self._make_broker(name)
+                self._brokers[name] = self._make_broker(name, True)
             done(error)
 
         commit = Commit()

@@ -13,7 +13,7 @@ from headrace.core.batch import Batch
 from headrace.core.policies import Policies, Policy
 from headrace.core.routing.topology import scoped, unscoped
 from headrace.errors import NotFound
-from headrace.storage.api import PARAMETERS, Engine
+from headrace.storage.api import PARAMETERS, Items
 
 MAX_CONNECTIONS: Final = "max-connections"
 MAX_QUEUES: Final = "max-queues"
@@ -30,12 +30,12 @@ _LIMITS: Final = Table(
 class Parameters:
     """The policies and limits of one virtual host; changes are stored with the open batch."""
 
-    def __init__(self, engine: Engine, host: str) -> None:
+    def __init__(self, items: Items, host: str) -> None:
         self._host = host
         self.policies = Policies()
         self.limits: dict[str, int] = {}
         """Limits by RabbitMQ's names, without those that are none."""
-        for key, value in engine.items(PARAMETERS):
+        for key, value in items(PARAMETERS):
             stored = unscoped(host, key.decode())
             if stored is not None:
                 component, _, name = stored.partition(" ")

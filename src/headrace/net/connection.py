@@ -13,7 +13,7 @@ from typing import Final, TypeVar, cast, final
 from weakref import WeakKeyDictionary
 
 from headrace.net.facts import ConnectionFacts, Origin
-from headrace.net.handler import Envelope, Handler
+from headrace.net.handler import Envelope, Gone, Handler
 from headrace.net.output import Output, Turn
 
 
@@ -89,6 +89,8 @@ BY_WITHHELD: Final = 8
 BY_ORDER: Final = 16
 BY_INTAKE: Final = 32
 
+
+_GONE: Final = Gone()
 
 Gate = Callable[[], bool]
 """Returns True while the connection may write."""
@@ -412,6 +414,9 @@ class Wire(asyncio.Protocol):
         if self.is_established:
             _log.info("the connection is ended", extra=self._about())
         self._on_end(self)
+        # Otherwise all that a client had waits for the collector, which seldom looks at what lives long.
+        self._handler = _GONE
+        self.output.detach()
 
     def _flush_soon(self) -> None:
         self._turn.add_output(self._flush)

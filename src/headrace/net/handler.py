@@ -1,7 +1,7 @@
 """Interfaces of a connection's users: a protocol's handler, and an envelope around output. No sockets."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from headrace.net.facts import ConnectionFacts
 
@@ -47,6 +47,29 @@ class Handler(ABC):
     def facts(self) -> ConnectionFacts | None:
         """Facts of the login; None before it."""
         return None
+
+
+@final
+class Gone(Handler):
+    """The handler of a connection that has ended: it hears nothing and says nothing."""
+
+    def opened(self, wire: "Wire") -> None:
+        return
+
+    def feed(self, data: bytes) -> None:
+        return
+
+    def hold_output(self, is_held: bool) -> None:
+        return
+
+    def beat(self) -> None:
+        return
+
+    def stop(self) -> None:
+        return
+
+    def lost(self) -> None:
+        return
 
 
 class Envelope(ABC):

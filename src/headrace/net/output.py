@@ -6,6 +6,10 @@ from typing import Final, final
 _BULKY_PART_BYTES: Final = 8 << 10
 
 
+def _nothing() -> None:
+    return
+
+
 @final
 class Output:
     """Output of one connection. Handlers send message by message; compiled, that takes a tenth of the time."""
@@ -69,6 +73,11 @@ class Output:
     def close(self) -> None:
         """Drop all further output."""
         self.is_closed = True
+
+    def detach(self) -> None:
+        """Close, and forget the connection, which has ended: no reference cycle is left for the collector."""
+        self.close()
+        self._begun = self._filled = _nothing
 
 
 @final

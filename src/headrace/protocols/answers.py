@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from headrace.net.connection import Wire
 
 
+def _nothing(*_: object) -> None:
+    return
+
+
 @final
 class Answers:
     """The output of a channel or session. An answer that waits holds up all output after it."""
@@ -58,6 +62,10 @@ class Answers:
             self._held.append([])
             if len(self._held) == 1:
                 self._changed()
+
+    def detach(self) -> None:
+        """Tell the channel or session nothing more, as it has ended: no reference cycle is left."""
+        self._changed = self._failed = _nothing
 
     def drop(self) -> None:
         """Drop all output that waits."""

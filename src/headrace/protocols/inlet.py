@@ -9,6 +9,10 @@ from headrace.errors import HeadraceError
 from headrace.net.connection import BY_BROKER, BY_INTAKE, Wire
 
 
+def _nothing(_: object) -> None:
+    return
+
+
 @final
 class Inlet:
     """Pauses reading while the broker, the memory of all connections or the user's rate asks for it."""
@@ -25,6 +29,12 @@ class Inlet:
         """Report the memory of messages that are not published yet. A connection that holds too much is refused."""
         if size_bytes != self._holding.size_bytes:
             self._intake.note(self._holding, size_bytes)
+
+    def end(self) -> None:
+        """Hold nothing any more, and forget the connection, which has ended: no reference cycle is left."""
+        self.note(0)
+        self._holding.pause = self._holding.refuse = _nothing
+        self.wire = None
 
     def meter(self, client: Client, monotonic_us: int) -> None:
         """Charge the user for its messages. Above the user's limit, nothing is read for a while."""

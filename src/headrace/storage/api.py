@@ -343,6 +343,10 @@ class Log(ABC):
         """The messages of a range as Arrow record batches in the schema of storage/arrow.py."""
 
 
+Items = Callable[[str], Iterable[tuple[bytes, bytes]]]
+"""All keys and values of a table: see Engine.items."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Engine(ABC):
     """A store of commits."""

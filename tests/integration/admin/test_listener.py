@@ -166,7 +166,7 @@ class _AtOnce(Background):
 
 def _site() -> Site:
     house, clock, engine = House(), ManualClock(), MemoryEngine()
-    hosts = Hosts(engine, lambda _: house.broker)
+    hosts = Hosts(engine, lambda *_: house.broker)
     access = Access(engine, clock, _AtOnce(), hosts)
     return Site(hosts, access, list, dict, str, clock, "0", StagingArea(Path("nowhere"), 0))
 

@@ -13,7 +13,7 @@ from tests.house import House
 
 
 def hosts_of(house: House) -> Hosts:
-    return Hosts(MemoryEngine(), lambda _: house.broker)
+    return Hosts(MemoryEngine(), lambda *_: house.broker)
 
 
 def test_rates_are_differences_over_time_and_never_negative() -> None:

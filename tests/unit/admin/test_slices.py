@@ -136,7 +136,7 @@ def test_names_go_on_after_the_last_one() -> None:
 
 def site(house: House) -> Site:
     found = cast("Any", object.__new__(Site))
-    found.hosts = Hosts(MemoryEngine(), lambda _: house.broker)
+    found.hosts = Hosts(MemoryEngine(), lambda *_: house.broker)
     found.wires = list
     found.ports = dict
     found.sampler = Sampler(found.hosts, house.clock)

@@ -42,7 +42,9 @@ class Place:
         self.engine = engine
         self.clock = ManualClock()
         self._soon: list[Callable[[], None]] = []
-        self.hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self._soon.append, name))
+        self.hosts = Hosts(
+            engine, lambda name, is_new: Broker(engine, self.clock, self._soon.append, name, is_new=is_new)
+        )
         self.access = Access(engine, self.clock, AtOnce(), self.hosts)
 
     def run(self) -> None:
@@ -101,6 +103,17 @@ def test_hosts_have_queues_and_exchanges_of_their_own(place: Place) -> None:
         place.host("eu").queue("q")
     assert [binding.destination for binding in place.host("eu").topology.exchanges.bindings()] == ["s"]
     assert len(place.host("us").topology.exchanges.bindings()) == 2
+
+
+def test_a_new_host_looks_through_no_table_of_what_other_hosts_keep() -> None:
+    engine = RefusingEngine()
+    place = Place(engine)
+    place.fill("/")
+    engine.scanned.clear()
+
+    place.create("eu")
+
+    assert engine.scanned == []
 
 
 def test_hosts_and_what_they_hold_are_there_again_after_a_restart(tmp_path: Path) -> None:

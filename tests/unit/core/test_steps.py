@@ -112,7 +112,7 @@ def test_sessions_that_end_together_go_a_few_in_each_turn(house: House) -> None:
 
 def test_a_large_virtual_host_goes_a_few_queues_in_each_turn_and_then_it_is_gone() -> None:
     house = House(host="large")
-    hosts = Hosts(house.engine, lambda _: house.broker)
+    hosts = Hosts(house.engine, lambda *_: house.broker)
     ended: list[HeadraceError | None] = []
     hosts.create("large", ended.append)
     house.engine.sync()
@@ -135,7 +135,7 @@ def test_a_large_virtual_host_goes_a_few_queues_in_each_turn_and_then_it_is_gone
 
 def test_a_large_virtual_host_that_was_going_when_the_broker_failed_can_be_deleted_again() -> None:
     house = House(host="large")
-    hosts = Hosts(house.engine, lambda _: house.broker)
+    hosts = Hosts(house.engine, lambda *_: house.broker)
     hosts.create("large", lambda _: None)
     house.engine.sync()
     declare(house)
@@ -144,7 +144,7 @@ def test_a_large_virtual_host_that_was_going_when_the_broker_failed_can_be_delet
     house.engine.sync()
 
     again = House(house.engine, house.clock, "large")
-    found = Hosts(house.engine, lambda _: again.broker)
+    found = Hosts(house.engine, lambda *_: again.broker)
     left = len(again.broker.topology.queues)
     found.delete("large", lambda _: None)
     again.run()
@@ -155,7 +155,7 @@ def test_a_large_virtual_host_that_was_going_when_the_broker_failed_can_be_delet
 
 def test_a_large_virtual_host_goes_to_the_end_when_the_broker_stops() -> None:
     house = House(host="large")
-    hosts = Hosts(house.engine, lambda _: house.broker)
+    hosts = Hosts(house.engine, lambda *_: house.broker)
     hosts.create("large", lambda _: None)
     house.engine.sync()
     declare(house)

@@ -11,7 +11,7 @@ from typing import Final, final
 from headrace.core.batch import Batch
 from headrace.core.pubsub.session import DEFAULT_BOUNDS, Bounds, Envelope, decode_envelope, encode_envelope
 from headrace.errors import Corrupt, HeadraceError, Refused
-from headrace.storage.api import RETAINED, Engine
+from headrace.storage.api import RETAINED, Engine, Items
 
 _SEPARATOR: Final = "\0"
 _log: Final = logging.getLogger("headrace.core")
@@ -34,7 +34,7 @@ class _Level:
 class Retained:
     """The retained messages of one virtual host."""
 
-    def __init__(self, engine: Engine, host: str, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+    def __init__(self, engine: Engine, host: str, bounds: Bounds = DEFAULT_BOUNDS, items: Items | None = None) -> None:
         self._engine = engine
         self._prefix = (host + _SEPARATOR).encode()
         self._bounds = bounds
@@ -47,7 +47,7 @@ class Retained:
         """The broker's own messages, which are never stored."""
         self._expiries: list[tuple[int, str]] = []
         self.size_bytes = 0
-        self._load()
+        self._load(items or engine.items)
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -57,8 +57,8 @@ class Retained:
         """Number of retained messages of clients."""
         return len(self._sizes) - len(self._own)
 
-    def _load(self) -> None:
-        for key, value in self._engine.items(RETAINED):
+    def _load(self, items: Items) -> None:
+        for key, value in items(RETAINED):
             if not key.startswith(self._prefix):
                 continue
             topic = key[len(self._prefix) :].decode()

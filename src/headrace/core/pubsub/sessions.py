@@ -34,7 +34,7 @@ from headrace.core.pubsub.session import (
     topics_read,
 )
 from headrace.errors import Corrupt
-from headrace.storage.api import SESSIONS, Engine
+from headrace.storage.api import SESSIONS, Items
 
 _SEPARATOR: Final = b"\0"
 _TAKEN: Final = b"i"
@@ -46,8 +46,8 @@ _log: Final = logging.getLogger("headrace.core")
 class SessionStore:
     """Stores the sessions of one virtual host, and loads them at the start."""
 
-    def __init__(self, engine: Engine, host: str) -> None:
-        self._engine = engine
+    def __init__(self, items: Items, host: str) -> None:
+        self._items = items
         self._prefix = host.encode() + _SEPARATOR
 
     def load(self) -> dict[str, Session]:
@@ -56,7 +56,7 @@ class SessionStore:
         A client with a will and no stored session gets one of lifetime 0.
         """
         sessions: dict[str, Session] = {}
-        for key, value in self._engine.items(SESSIONS):
+        for key, value in self._items(SESSIONS):
             if not key.startswith(self._prefix):
                 continue
             client, _, fact = key[len(self._prefix) :].partition(_SEPARATOR)

@@ -118,6 +118,19 @@ class _Call(Recipient):
 
 
 @final
+class _Nobody(Recipient):
+    """The recipient of a consumer that has left."""
+
+    __slots__ = ()
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        raise AssertionError("a consumer that has left gets nothing")
+
+
+_NOBODY: Final = _Nobody()
+
+
+@final
 class Consumer:
     """A member of one group of one queue.
 
@@ -208,6 +221,11 @@ class Consumer:
         """Give it nothing more and call it no more: it is about to leave."""
         self.allowance = 0
         self.cancelled = self.overdue = None
+
+    def detach(self) -> None:
+        """Forget whom it delivered to, as it has left: no reference cycle is left."""
+        self.silence()
+        self.recipient = _NOBODY
 
     def holds(self, offset: int) -> bool:
         """Return whether it holds this message unsettled."""

@@ -13,7 +13,7 @@ from headrace.core.queue.dispatch import Consumer, Delivery, Found, RoundRobin
 from headrace.core.routing.address import effective_group
 from headrace.core.routing.topics import TopicFilter
 from headrace.errors import Refused
-from headrace.storage.api import NO_LIMIT, PAUSES, Engine, Log
+from headrace.storage.api import NO_LIMIT, PAUSES, Items, Log
 from headrace.storage.group_state import MODE_NAMES, STREAM, WORK, GroupState
 
 if TYPE_CHECKING:
@@ -332,8 +332,8 @@ def most_bytes(log: Log) -> int:
 class Pauses:
     """The paused groups of one virtual host."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._keys = {key for key, _ in engine.items(PAUSES)}
+    def __init__(self, items: Items) -> None:
+        self._keys = {key for key, _ in items(PAUSES)}
 
     def restore(self, queue: "Queue") -> None:
         """Pause the groups that were paused when the broker stopped."""

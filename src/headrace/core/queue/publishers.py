@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from headrace.errors import PreconditionFailed
-from headrace.storage.api import PUBLISHERS, Commit, Engine
+from headrace.storage.api import PUBLISHERS, Commit, Items
 from headrace.storage.ranges import RangeSet
 
 NONE: Final = -1
@@ -152,11 +152,11 @@ def _without(ranges: RangeSet, start: int, stop: int) -> RangeSet:
 class Publishers:
     """All numbered publishers of one virtual host."""
 
-    def __init__(self, engine: Engine, scoped: Callable[[str], str], unscoped: Callable[[str], str | None]) -> None:
+    def __init__(self, items: Items, scoped: Callable[[str], str], unscoped: Callable[[str], str | None]) -> None:
         """`scoped` and `unscoped` turn names into those of the virtual host in storage, and back."""
         self._scoped = scoped
         self._by_queue: dict[str, dict[str, Publisher]] = {}
-        for key, value in engine.items(PUBLISHERS):
+        for key, value in items(PUBLISHERS):
             place = unscoped(key.decode())
             if place is not None and value[:1] == _VERSION:
                 length, _, rest = place.partition(" ")

@@ -778,6 +778,7 @@ class Queue:
             for consumer in consumers:
                 if consumer.cancelled is not None:
                     consumer.cancelled()
+                consumer.detach()
         browsers, self.browsers = self.browsers, ()
         for browser in browsers:
             browser.ended()

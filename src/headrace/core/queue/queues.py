@@ -36,7 +36,7 @@ from headrace.core.routing.topology import Topology, scoped, unscoped
 from headrace.errors import AccessRefused, Corrupt, NotFound, PreconditionFailed, Refused, ResourceLocked, Unavailable
 from headrace.model import Message
 from headrace.names import check_filter
-from headrace.storage.api import QUEUES, Engine
+from headrace.storage.api import QUEUES, Engine, Items
 from headrace.storage.group_state import WORK, GroupState
 
 _SLACK: Final = 64
@@ -115,6 +115,7 @@ class Queues(QueueHost):
         topology: Topology,
         replication_group: str,
         parameters: Parameters,
+        items: Items,
     ) -> None:
         self._engine = engine
         self._parameters = parameters
@@ -127,8 +128,8 @@ class Queues(QueueHost):
         self._replication_group = replication_group
         self._unstored = None if engine.keeps_claims else pipeline.unstored
         self.timers = Timers()
-        self.pauses = Pauses(engine)
-        self.publishers = Publishers(engine, partial(scoped, topology.host), partial(unscoped, topology.host))
+        self.pauses = Pauses(items)
+        self.publishers = Publishers(items, partial(scoped, topology.host), partial(unscoped, topology.host))
         self.dead_letters = DeadLetters(self, pipeline, clock)
         self.assigner = Assigner(topology, pipeline, clock)
         self._owned: dict[object, dict[Queue, None]] = {}
@@ -141,7 +142,7 @@ class Queues(QueueHost):
         """The broker's own queues, which no client can name."""
         pipeline.on_dropped = self._dropped
         pipeline.on_damage = self._damaged
-        self._load()
+        self._load(items)
 
     def now_us(self) -> int:
         return self._clock.now_us()
@@ -319,8 +320,8 @@ class Queues(QueueHost):
             raise NotFound(f"queue '{origin}' does not keep its dead letters in '{name}'")
         return self.declare(QueueDefinition(name, durable=definition.is_stored))
 
-    def _load(self) -> None:
-        for key, value in self._engine.items(QUEUES):
+    def _load(self, items: Items) -> None:
+        for key, value in items(QUEUES):
             if unscoped(self._host, key.decode()) is not None:
                 self._build(QueueDefinition.from_json(json.loads(value)))
         self.assigner.load()

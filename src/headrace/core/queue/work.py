@@ -70,7 +70,8 @@ class WorkGroup(Group):
         """Notes by offset, which consumers left on messages they gave back."""
         self.failures: Failures | None = None
         """The members that failed each message; None where nothing failed or there is no choice of members."""
-        self._selection = Selection(self)
+        self._selection: Selection | None = None
+        """Made for the first consumer with a selector: few groups have one."""
         self._restore()
 
     def _restore(self) -> None:
@@ -146,6 +147,8 @@ class WorkGroup(Group):
         if self._deliver_new(batch, now_us):
             return
         if self.consumers.selective:
+            if self._selection is None:
+                self._selection = Selection(self)
             self._selection.pump(batch, now_us)
         if self.failures is not None and self.waiting.has_kept and self.failures.offer(self, now_us):
             self.queue.pump_soon()
@@ -609,7 +612,8 @@ class WorkGroup(Group):
 
     def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:
         self.consumers.leave(consumer)
-        self._selection.forget(consumer)
+        if self._selection is not None:
+            self._selection.forget(consumer)
         self.give_back(batch, consumer, consumer.held(), now_us)
         consumer.group = None
 
@@ -628,6 +632,7 @@ class WorkGroup(Group):
         self.leases.clear()
         self.waiting.clear()
         self.unstored_from = -1
+        self._selection = None
         super().close()
 
     def on_time(self, batch: Batch, now_us: int) -> bool:
@@ -674,7 +679,8 @@ class WorkGroup(Group):
         self.state.set_pending(offset, Pending(attempts, due_us, ""))
         if self.failures is not None:
             self.failures.requeue(offset, due_us)
-        self._selection.requeue(offset, lease.message)
+        if self._selection is not None:
+            self._selection.requeue(offset, lease.message)
         if due_us <= now_us:
             self.waiting.add(offset, level)
         else:

@@ -13,7 +13,7 @@ from headrace.core.routing.exchanges import Exchanges
 from headrace.core.routing.topics import TopicTree, key_of_topic
 from headrace.errors import NotFound
 from headrace.model import MQTT5, Source
-from headrace.storage.api import BINDINGS, EXCHANGES, Engine
+from headrace.storage.api import BINDINGS, EXCHANGES, Items
 
 DEFAULT_HOST: Final = "/"
 TOPIC_EXCHANGE: Final = "amq.topic"
@@ -56,12 +56,12 @@ class Topology:
         self.on_change: Callable[[], None] = _nothing
         """Called when routes of plain topics may have changed."""
 
-    def load(self, engine: Engine) -> None:
+    def load(self, items: Items) -> None:
         """Load exchanges and bindings from storage."""
-        for key, value in engine.items(EXCHANGES):
+        for key, value in items(EXCHANGES):
             if unscoped(self.host, key.decode()) is not None:
                 self.exchanges.declare(Exchange.from_json(json.loads(value)))
-        for key, value in engine.items(BINDINGS):
+        for key, value in items(BINDINGS):
             if unscoped(self.host, key.decode()) is not None:
                 binding = Binding.from_json(json.loads(value))
                 try:

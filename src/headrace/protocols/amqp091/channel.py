@@ -66,6 +66,11 @@ class Channel:
         self.publisher.close()
         return self.subscriptions.close()
 
+    def detach(self) -> None:
+        """Tell the connection nothing more: no reference cycle is left."""
+        self.answers.detach()
+        self.subscriptions.detach()
+
     def facts(self) -> ChannelFacts:
         """The channel's state, for operators."""
         return ChannelFacts(

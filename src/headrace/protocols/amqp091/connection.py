@@ -88,7 +88,8 @@ class Connection(Handler):
         self._leave()
         self._decoder.clear()
         self._note_intake()
-        self._context = None
+        self._inlet.end()
+        self._context = self._handshake = None
 
     def facts(self) -> ConnectionFacts | None:
         context, handshake = self._context, self._handshake
@@ -336,6 +337,7 @@ class Connection(Handler):
 
     def _forget_channel(self, channel: Channel) -> None:
         channel.answers.drop()
+        channel.detach()
         if self._context is not None:
             self._context.client.account.close_channel()
 

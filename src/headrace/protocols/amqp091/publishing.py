@@ -150,6 +150,7 @@ class Publisher:
     def close(self) -> None:
         """End with the channel: forget all that is not committed."""
         self.is_closed = True
+        self._tell = _nothing
         if self.staged is not None:
             self.begin()
 
@@ -256,6 +257,10 @@ class Publisher:
         if acked:
             self._answers.send(encode_ack(self._channel, last, acked > 1))
         self._told_to = self._confirmed_to
+
+
+def _nothing(count: int, error: HeadraceError | None) -> None:
+    return
 
 
 def _copies(headers: dict[str, object], properties: bytes) -> tuple[list[str], bytes]:

@@ -331,6 +331,10 @@ class Subscriptions:
         self.end_channel: Callable[[HeadraceError], None] = _nothing
         """Ends the channel for an error that shows later than its cause."""
 
+    def detach(self) -> None:
+        """Tell the channel nothing more."""
+        self.end_channel = _nothing
+
     @property
     def consumers(self) -> list[Consumer]:
         """The consumers that were not cancelled."""

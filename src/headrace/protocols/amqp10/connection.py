@@ -210,6 +210,7 @@ class Connection(Handler):
         if context is not None:
             context.host.containers.leave(context.container_id)
             context.client.leave()
+        self._inlet.end()
 
     # -- events -------------------------------------------------------------------------------------------------------
 

@@ -285,6 +285,10 @@ class Connection(Handler):
         self._held = []
         self._drop_intake()
         self._leave(with_will=True)
+        self._inlet.end()
+        if self._publisher is not None:
+            self._publisher.close()
+            self._publisher = None
 
     def facts(self) -> ConnectionFacts | None:
         receiver = self._receiver
@@ -366,18 +370,21 @@ class Connection(Handler):
             connect.client_id, connect.clean_start, lifetime_s, receiver, will, account.name
         )
 
+        if is_promise:
+            self._open_when_safe(handshake, receiver, was_there)
+        else:
+            self._opened(handshake, receiver, was_there)
+
+    def _open_when_safe(self, handshake: Handshake, receiver: Receiver, was_there: bool) -> None:
         def stored(error: HeadraceError | None) -> None:
             if self._receiver is not receiver:
                 return  # it left meanwhile
             if error is not None:  # what could not be stored is tried again
-                host.broker.when_safe(stored)
+                self._open_when_safe(handshake, receiver, was_there)
                 return
-            wire.guarded(lambda: self._opened(handshake, receiver, was_there))
+            receiver.wire.guarded(lambda: self._opened(handshake, receiver, was_there))
 
-        if is_promise:
-            host.broker.when_safe(stored)
-        else:
-            self._opened(handshake, receiver, was_there)
+        receiver.host.broker.when_safe(stored)
 
     def _opened(self, handshake: Handshake, receiver: Receiver, was_there: bool) -> None:
         """Send CONNACK, then handle the packets that were held."""
@@ -486,6 +493,7 @@ class Connection(Handler):
             receiver.close()
             receiver.host.broker.sessions.leave(receiver, with_will)
             receiver.client.leave()
+            receiver.refuse = _nothing
 
     def _note_intake(self) -> None:
         """Report the memory of an incomplete packet."""
@@ -510,3 +518,7 @@ def _acknowledge(packet: Acknowledgement, publisher: Publisher, outbox: Outbox) 
         publisher.released(packet.packet_id)
     elif kind == PUBCOMP:
         outbox.completed(packet.packet_id)
+
+
+def _nothing(error: ProtocolError) -> None:
+    return

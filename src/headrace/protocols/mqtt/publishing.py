@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, final
 
+from headrace.core.batch import Confirm
 from headrace.core.queue.group import ACK as ACKED
 from headrace.core.queue.group import NACK as NACKED
 from headrace.core.queue.group import REJECT as REJECTED
@@ -65,6 +66,10 @@ def _check(value: str, name: str, address: Address) -> None:
         raise Refused(f"${address.verb} of queue {address.queue!r} needs the user property {name!r} of the delivery")
 
 
+def _nothing(error: HeadraceError | None) -> None:
+    return
+
+
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 19):
         raise Refused(f"x-offset {text[:32]!r} is not an offset")
@@ -102,7 +107,7 @@ class Publisher:
         self._acked: list[int] = []
         self._finishing: list[tuple[int, list[int]]] = []
         """Released identifiers by the batch that stores them; PUBCOMP follows once that batch is durable."""
-        self._confirm = self._confirmed
+        self._confirm: Confirm = self._confirmed
 
     def publish(self, packet: Publish, now_us: int) -> None:
         """Publish a message. Raises ProtocolError to end the connection; other errors are answered."""
@@ -162,6 +167,10 @@ class Publisher:
             self._due += 1
         elif reason < FAILURE and session is not None:
             self._receiver.host.broker.sessions.take(session, packet.packet_id)
+
+    def close(self) -> None:
+        """Publish nothing more: no reference cycle is left."""
+        self._confirm = _nothing
 
     # -- answers -----------------------------------------------------------------------------------------------------
 

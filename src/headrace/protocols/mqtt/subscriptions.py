@@ -288,15 +288,14 @@ def _code_of(error: HeadraceError) -> int:
 
 def _when_safe(receiver: Receiver, answer: bytes) -> None:
     """Answer now or, for a stored session, once the subscription is durable."""
-    broker = receiver.host.broker
 
     def safe(error: HeadraceError | None) -> None:
         if error is None:
             receiver.wire.send(answer)
         elif not receiver.is_closed:
-            broker.when_safe(safe)  # what could not be stored is tried again
+            _when_safe(receiver, answer)  # what could not be stored is tried again
 
     if receiver.session is not None and receiver.session.is_stored:
-        broker.when_safe(safe)
+        receiver.host.broker.when_safe(safe)
     else:
         receiver.wire.send(answer)

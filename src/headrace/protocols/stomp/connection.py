@@ -109,6 +109,7 @@ class Connection(Handler):
         self._leave()
         self._decoder.clear()
         self._note_intake()
+        self._inlet.end()
         self._wire = None
 
     def facts(self) -> ConnectionFacts | None:

@@ -108,7 +108,7 @@ class Connection(Handler):
         self._held = []
         self._leave()
         self._decoder.clear()
-        self._inlet.note(0)
+        self._inlet.end()
 
     def facts(self) -> ConnectionFacts | None:
         context = self._context

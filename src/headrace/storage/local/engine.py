@@ -111,8 +111,12 @@ class LocalEngine(Engine):
     def poll(self) -> None:
         if self._is_sync_due:
             self._sync_here()
-        self._drain_results()
+        is_going_on = self._upkeep.is_under_way
+        if not self._upkeep.is_collecting:  # else nothing may be applied
+            self._drain_results()
         self._maintain()
+        if is_going_on or self._upkeep.is_under_way:
+            self._wake_owner()
         if self._is_refusing and self._upkeep.full is None and not self._journal.needs_spare:
             self._is_refusing = False  # a new journal file could be made
         if self._held:
@@ -127,7 +131,7 @@ class LocalEngine(Engine):
         if not self._in_flight:
             self.poll()
         while self._batches:
-            if self._is_sync_due:
+            if self._is_sync_due or self._upkeep.is_under_way:
                 self.poll()
                 continue
             written = self._writer.write_here() if self._in_flight == 1 else None
@@ -177,6 +181,7 @@ class LocalEngine(Engine):
             if self._catalog.memory.tail_bytes > settings.tail_bytes:
                 self._upkeep.flush(reader.end, checkpoint=False)
                 self._drain_results()
+                self._upkeep.finish()
         recovery.finish(reader)
         if reader.end.seq != checkpoint_position.seq:
             _log.info("%d commits were recovered from the journal", reader.end.seq - checkpoint_position.seq)
@@ -233,10 +238,10 @@ class LocalEngine(Engine):
             self._write(batch)
 
     def _is_held_up(self) -> bool:
-        """True while batches must wait for the flusher: memory and the journal stay bounded."""
+        """True while batches must wait for a checkpoint, or for the flusher: memory and the journal stay bounded."""
         upkeep = self._upkeep
         is_behind = upkeep.flushing and upkeep.full is None and upkeep.is_behind(self._position)
-        return self._failure is not None or is_behind
+        return self._failure is not None or upkeep.is_collecting or is_behind
 
     def _release_held(self) -> None:
         """Hand the held batches to the writer, if they need not wait for the flusher any more."""
@@ -386,6 +391,9 @@ class LocalEngine(Engine):
     def _maintain(self) -> None:
         if self._failure is not None:
             return
+        if self._upkeep.is_under_way:
+            self._upkeep.go_on()
+            return
         is_synced = self._position.seq <= self._synced_seq
         if self._upkeep.run(self._position, is_synced):
             self._request_sync()
@@ -402,6 +410,7 @@ class LocalEngine(Engine):
         """Wait for a checkpoint of everything, or for the news that none can be written now."""
         upkeep = self._upkeep
         attempted = False
+        upkeep.finish()
         while self._failure is None and (upkeep.flushing or self._in_flight or upkeep.checkpoint_wanted):
             if not upkeep.flushing and not self._in_flight:
                 if attempted and upkeep.full is not None:
@@ -409,9 +418,11 @@ class LocalEngine(Engine):
                 attempted = True
                 upkeep.retry_now()  # a flush that was under way may have failed meanwhile
                 self._maintain()
+                upkeep.finish()
                 if upkeep.full is not None and not upkeep.flushing and not self._in_flight:
                     continue  # the checkpoint was put off at once: no result will come
             self._take(self._results.get())
+            upkeep.finish()
             self._call_back()
         if upkeep.full is not None:
             what = "descriptors ran out" if is_out_of_files(upkeep.full) else "the disk is full"

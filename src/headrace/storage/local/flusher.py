@@ -284,7 +284,7 @@ class Flusher:
         disk.sync_directories([directory for directory in sorted(self._unsynced_directories) if directory.is_dir()])
         self._unsynced.clear()
         self._unsynced_directories.clear()
-        disk.write_file(checkpoint_path(self._root), [encode_checkpoint(write.checkpoint)])
+        disk.write_file(checkpoint_path(self._root), encode_checkpoint(write.checkpoint))
         for path in write.obsolete:
             disk.unlink(path)
         for path in write.obsolete_directories:

@@ -113,7 +113,7 @@ class Recovery:
         if any((self._root / "queues").glob("*")) or self.files:
             raise Corrupt(str(path), 0, "it is missing, but the directory is not new; restore journal/ from a copy")
         checkpoint = Checkpoint(Position(secrets.randbits(_FIRST_SEQ_BITS), 0, PAGE), 1)
-        self._disk.write_file(path, [encode_checkpoint(checkpoint)])
+        self._disk.write_file(path, encode_checkpoint(checkpoint))
         return checkpoint
 
     def _load_log(self, entry: LogEntry, checkpoint: Checkpoint) -> None:

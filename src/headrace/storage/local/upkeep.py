@@ -1,10 +1,12 @@
 """Bounds on an engine's files and memory: flushes, checkpoints, removals, and the handling of a full disk.
 
-Upkeep decides in the owner's thread, between commits; the flusher writes.
+Upkeep decides in the owner's thread, between commits; the flusher writes. What takes long goes in steps, one in each
+turn of the owner.
 """
 
 import errno
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -65,6 +67,13 @@ def _tail_bytes_of(log: LocalLog) -> int:
 
 _log: Final = logging.getLogger("headrace.storage")
 _RETRY_US: Final = 1_000_000
+
+# How many empty logs take as long.
+_TAIL: Final = 4
+_GROUP: Final = 4
+_WRITTEN: Final = 8
+_LOADED: Final = 100
+
 _DEFAULTS: Final = StorageSettings()
 
 
@@ -81,6 +90,8 @@ class LocalSettings:
     """Up to this many small tails, and changed groups, get files of their own at a checkpoint; more share a file.
 
     A file takes 100 us and more to make, write, put in place and remove again."""
+    step: int = 2000
+    """Empty logs that a checkpoint takes in one turn: 2 ms. Logs with messages, and groups, count as several."""
 
 
 @final
@@ -97,7 +108,15 @@ class Upkeep:
         self._checkpoint_position = Position(0, 0, 0)
         self._preparing = False
         self._retry_at_us = 0
+        self._steps: Iterator[None] | None = None
+        """The rest of the work that is under way in the owner's thread."""
+        self._handled = 0
+        """How much the present step has done."""
+        self._largest: list[LocalLog] = []
+        """Logs whose tails are to be flushed next, the largest last."""
         self.flushing = False
+        self.is_collecting = False
+        """True while a checkpoint is collected: no commit may be applied."""
         self.checkpoint_wanted = False
         self.full: OSError | None = None
         """The error that says there is no room; None while there is."""
@@ -135,7 +154,7 @@ class Upkeep:
             return False
         checkpoint = self.checkpoint_wanted or self._journal_bytes(position) >= self._settings.checkpoint_bytes
         is_large = self._catalog.memory.tail_bytes >= self._settings.tail_bytes
-        if checkpoint or (is_large and self._is_tail_full()):
+        if checkpoint or self._largest or (is_large and self._is_tail_full()):
             if not is_synced and (checkpoint or self._catalog.chores):
                 return True
             self.flush(position, checkpoint)
@@ -143,6 +162,31 @@ class Upkeep:
             self._preparing = True
             self._flusher.do(PrepareJournalFile(self._journal))
         return False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether work waits for the owner to go on with it."""
+        return self._steps is not None
+
+    def go_on(self) -> None:
+        """Take one more step of the work that is under way."""
+        if self._steps is not None:
+            for _ in self._steps:
+                return
+            self._steps = None
+
+    def finish(self) -> None:
+        """Take all steps of the work that is under way."""
+        while self._steps is not None:
+            self.go_on()
+
+    def _is_enough(self, count: int) -> bool:
+        """Whether a step has done enough, after so much more."""
+        self._handled += count
+        if self._handled < self._settings.step:
+            return False
+        self._handled = 0
+        return True
 
     def retry_now(self) -> None:
         """Try a postponed flush at the next `run`."""
@@ -162,22 +206,23 @@ class Upkeep:
         """
         self.do_chores()  # remove a dropped log's files before a new log of its name writes its own
         self.flushing = True
-        write = self._begin_checkpoint(position) if checkpoint else None
-        entries = {entry.id: entry for entry in write.checkpoint.logs} if write is not None else {}
-        parts: list[LogFlush] = []
-        logs = self._largest_tails()
-        if write is not None:
-            logs = [log for log in self._catalog.tails() if log not in write.carried]
+        if checkpoint:
+            self._largest = []
+            self.is_collecting = True
+            self._handled = 0
+            self._steps = self._collect(position)
+            self.go_on()
+            return
+        if not self._largest:
+            self._find_largest()
+        logs = self._take_largest()
         try:
             for log in logs:
                 log.load()
         except Unavailable as error:
-            self._postpone(OSError(errno.EMFILE, str(error)), write)
+            self._postpone(OSError(errno.EMFILE, str(error)))
             return
-        for log in logs:
-            pieces = log.begin_flush()
-            parts.append(LogFlush(log, pieces, entries.get(log.id)))
-        self._flusher.do(Flush(parts, write))
+        self._flusher.do(Flush([LogFlush(log, log.begin_flush(), None) for log in logs]))
 
     def _is_tail_full(self) -> bool:
         """Whether tails take too much memory, after forgetting the settled messages in them."""
@@ -186,8 +231,8 @@ class Upkeep:
         # A margin, so that not every commit looks for them.
         return self._catalog.memory.tail_bytes > self._settings.tail_bytes * 3 // 4
 
-    def _largest_tails(self) -> list[LocalLog]:
-        """The fewest logs that hold half of the bytes in memory."""
+    def _find_largest(self) -> None:
+        """Find the fewest logs that hold half of the bytes in memory."""
         left = self._catalog.memory.tail_bytes // 2
         found: list[LocalLog] = []
         for log in sorted(self._catalog.tails(), key=_tail_bytes_of, reverse=True):
@@ -195,6 +240,19 @@ class Upkeep:
                 break
             found.append(log)
             left -= log.tail_bytes
+        self._largest = found[::-1]
+
+    def _take_largest(self) -> list[LocalLog]:
+        """Take the next of the largest tails, as many as one step may; while a directory is opened, all of them."""
+        found: list[LocalLog] = []
+        self._handled = 0
+        while self._largest:
+            log = self._largest.pop()
+            if log.dropped or not log.has_tail:
+                continue
+            found.append(log)
+            if self._is_enough(_WRITTEN if log.unloaded is None else _LOADED) and self._journal is not None:
+                break
         return found
 
     def take(self, job: Job) -> OSError | None:
@@ -206,26 +264,36 @@ class Upkeep:
         return job.error if job.error is not None and not is_full(job.error) else None
 
     def _take_flush(self, flush: Flush) -> OSError | None:
-        self.flushing = False
-        for part in flush.logs:
-            self._take_log_flush(part)
-        error = flush.error
-        write = flush.checkpoint
-        if error is None:
-            if self._is_told and self.full is not None:
-                what = "are descriptors" if is_out_of_files(self.full) else f"is space on the disk of {self._root}"
-                _log.warning("there %s again", what)
-            self._is_told = False
-            self.full = None
-            if write is not None:
-                self._end_checkpoint(write)
-            return None
-        if not is_full(error):
-            return error
-        self._postpone(error, write)
+        if flush.error is not None and not is_full(flush.error):
+            return flush.error
+        self._handled = 0
+        self._steps = self._take_back(flush)
+        self.go_on()
         return None
 
-    def _postpone(self, why: OSError, write: CheckpointWrite | None) -> None:
+    def _take_back(self, flush: Flush) -> Iterator[None]:
+        """Note what a flush has written, in steps. Logs may change between them."""
+        for part in flush.logs:
+            self._take_log_flush(part)
+            if self._is_enough(_WRITTEN):
+                yield
+        self.flushing = False
+        write = flush.checkpoint
+        if flush.error is not None:
+            self._postpone(flush.error)
+            if write is not None:
+                self.checkpoint_wanted = True
+                self._undo_checkpoint(write)
+            return
+        if self._is_told and self.full is not None:
+            what = "are descriptors" if is_out_of_files(self.full) else f"is space on the disk of {self._root}"
+            _log.warning("there %s again", what)
+        self._is_told = False
+        self.full = None
+        if write is not None:
+            self._end_checkpoint(write)
+
+    def _postpone(self, why: OSError) -> None:
         """Retry a flush later: there is no room for it."""
         self.flushing = False
         if self.full is None:
@@ -234,9 +302,6 @@ class Upkeep:
             self._is_told = True
         self.full = why
         self._retry_at_us = self._clock.monotonic_us() + _RETRY_US
-        if write is not None:
-            self.checkpoint_wanted = True
-            self._undo_checkpoint(write)
 
     def _take_log_flush(self, part: LogFlush) -> None:
         """Note the written blocks; other messages stay in the tail."""
@@ -262,59 +327,56 @@ class Upkeep:
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _begin_checkpoint(self, position: Position) -> CheckpointWrite:
-        """Collect everything that a checkpoint writes as of `position`, the last applied commit."""
+    def _collect(self, position: Position) -> Iterator[None]:
+        """Collect everything that a checkpoint writes as of `position`, the last applied commit, and have it written.
+
+        The engine applies no commit before the last step, so that everything is as of this one.
+        """
         self.checkpoint_wanted = False
-        catalog = self._catalog
-        checkpoint = Checkpoint(position, catalog.next_id)
-        write = CheckpointWrite(checkpoint)
-        for log in catalog.logs_by_id.values():
-            checkpoint.logs.append(_entry_of(log))
-        self._take_groups(write)
-        for group in catalog.groups_by_id.values():
-            if group.has_files and not group.is_shared:
-                checkpoint.files.setdefault(group.id, (group.files_seq, group.has_pending_file))
-        for name, table in catalog.tables.items():
-            if table.changed:
-                old = table.generation
-                change = table.write(self._root, position.seq)
-                write.tables.append(change)
-                if old and change.generation != old:
-                    write.obsolete.append(table_path(self._root, name, old))
-                checkpoint.tables[name] = (change.generation, change.length)
-            elif table.length or table.values:
-                checkpoint.tables[name] = (table.generation, table.length)
-        self._take_small_tails(write)
-        return write
-
-    def _take_groups(self, write: CheckpointWrite) -> None:
-        """Take the states of all changed groups; those in the table of groups stay there."""
-        catalog = self._catalog
-        dirty = catalog.take_dirty()
-        seq = write.checkpoint.position.seq
-        is_many = len(dirty) > self._settings.own_files
-        for group in dirty:
-            write.groups.append(group)
-            if is_many or group.is_shared:
-                group.is_shared = True
-                catalog.table(GROUPS).put(group_key(group.id), encode_state(group.state))
-                if group.has_files:
-                    write.obsolete_directories.append(group.directory)
-            else:
-                write.files += _files_of(group, seq)
-                write.checkpoint.files[group.id] = (seq, group.has_pending_file)
-
-    def _take_small_tails(self, write: CheckpointWrite) -> None:
-        """If there are more than `own_files` small tails, take the smallest, up to half of the tail's bytes."""
+        write = CheckpointWrite(Checkpoint(position, self._catalog.next_id))
         tails = self._catalog.tails()
+        small: list[LocalLog] = []
         for log in tails:
             log.forget_settled()
+            if log.has_small_tail:
+                small.append(log)
+            if self._is_enough(1):
+                yield
+        self._choose_carried(write, small)
+        try:
+            for log in tails:
+                if log.unloaded is not None and log not in write.carried:
+                    log.load()
+                    if self._is_enough(_LOADED):
+                        yield
+        except Unavailable as error:
+            self.is_collecting = False
+            self.checkpoint_wanted = True
+            self._postpone(OSError(errno.EMFILE, str(error)))
+            return
+        for group in self._catalog.take_dirty():
+            write.groups.append(group)
+        is_many = len(write.groups) > self._settings.own_files
+        for group in write.groups:
+            self._take_group(write, group, is_many)
+            if self._is_enough(_GROUP):
+                yield
+        yield from self._take_tables(write)
+        parts: list[LogFlush] = []
+        for log in list(self._catalog.logs_by_id.values()):
+            if self._is_enough(self._take_log(write, log, parts)):
+                yield
+        self.is_collecting = False
+        self._flusher.do(Flush(parts, write))
+
+    def _choose_carried(self, write: CheckpointWrite, small: list[LocalLog]) -> None:
+        """If there are more than `own_files` small tails, the smallest share a file: up to half of the tail's bytes."""
         generation = self._catalog.tails_generation
         if generation:
             write.obsolete.append(tails_path(self._root, generation))
-        small = sorted([log for log in tails if log.has_small_tail], key=_tail_bytes_of)
         if len(small) <= self._settings.own_files:
             return
+        small.sort(key=_tail_bytes_of)
         left_bytes = self._settings.tail_bytes // 2
         write.checkpoint.tails = (generation + 1, 0)
         for log in small:
@@ -322,9 +384,55 @@ class Upkeep:
             if left_bytes < 0:
                 break
             write.carried.add(log)
+
+    def _take_group(self, write: CheckpointWrite, group: LocalGroup, is_many: bool) -> None:
+        """Take the state of a changed group; one in the table of groups stays there."""
+        if is_many or group.is_shared:
+            group.is_shared = True
+            self._catalog.table(GROUPS).put(group_key(group.id), encode_state(group.state))
+            if group.has_files:
+                write.obsolete_directories.append(group.directory)
+        else:
+            seq = write.checkpoint.position.seq
+            write.files += _files_of(group, seq)
+            write.checkpoint.files[group.id] = (seq, group.has_pending_file)
+
+    def _take_tables(self, write: CheckpointWrite) -> Iterator[None]:
+        checkpoint = write.checkpoint
+        for name, table in self._catalog.tables.items():
+            if table.changed:
+                old = table.generation
+                change = table.write(self._root, checkpoint.position.seq)
+                write.tables.append(change)
+                while taken := change.take(table.values, self._settings.step):
+                    if self._is_enough(taken):
+                        yield
+                if old and change.generation != old:
+                    write.obsolete.append(table_path(self._root, name, old))
+                checkpoint.tables[name] = (change.generation, change.length)
+            elif table.length or table.values:
+                checkpoint.tables[name] = (table.generation, table.length)
+
+    def _take_log(self, write: CheckpointWrite, log: LocalLog, parts: list[LogFlush]) -> int:
+        """Take a log with its tail; returns how much work it was.
+
+        Both at once: readers may let settled messages go between two steps.
+        """
+        checkpoint = write.checkpoint
+        entry = _entry_of(log)
+        checkpoint.logs.append(entry)
+        for group in (log.groups_by_name or {}).values():
+            if group.has_files and not group.is_shared:
+                checkpoint.files.setdefault(group.id, (group.files_seq, group.has_pending_file))
+        if not log.has_tail:
+            return 1
+        if log in write.carried:
             tail = log.copy_tail()
             if tail.messages:
                 write.tails.append(tail)
+        else:
+            parts.append(LogFlush(log, log.begin_flush(), entry))
+        return _TAIL
 
     def _end_checkpoint(self, write: CheckpointWrite) -> None:
         """Note a written checkpoint, and free the journal before it."""

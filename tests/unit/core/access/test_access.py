@@ -39,8 +39,8 @@ class Gate:
         self.hosts = Hosts(self.engine, self._broker)
         self.access = Access(self.engine, self.clock, background or self.background, self.hosts)
 
-    def _broker(self, name: str) -> Broker:
-        return Broker(self.engine, self.clock, lambda call: None, name)
+    def _broker(self, name: str, is_new: bool) -> Broker:
+        return Broker(self.engine, self.clock, lambda call: None, name, is_new=is_new)
 
     def add(self, name: str, password: str | None = "secret", *tags: str) -> None:
         self.access.put_user(name, password, tags, must)

@@ -33,12 +33,16 @@ def _fields(log: LogEntry) -> tuple[object, ...]:
     return log.id, log.name, log.first, log.next, log.segment, log.segment_length, log.stored_bytes, log.groups
 
 
+def _encoded(checkpoint: Checkpoint) -> bytes:
+    return b"".join(encode_checkpoint(checkpoint))
+
+
 def test_it_stands_beside_the_journal() -> None:
     assert checkpoint_path(Path("data")) == Path("data/journal/checkpoint.json")
 
 
 def test_everything_in_it_comes_back_as_it_was() -> None:
-    found = decode_checkpoint(encode_checkpoint(_checkpoint()), PATH)
+    found = decode_checkpoint(_encoded(_checkpoint()), PATH)
 
     assert (found.position.seq, found.position.index, found.position.at, found.next_id) == (70, 3, 8192, 12)
     assert [_fields(log) for log in found.logs] == [_fields(log) for log in _checkpoint().logs]
@@ -47,13 +51,13 @@ def test_everything_in_it_comes_back_as_it_was() -> None:
 
 
 def test_a_log_without_segments_says_minus_one() -> None:
-    found = decode_checkpoint(encode_checkpoint(_checkpoint()), PATH)
+    found = decode_checkpoint(_encoded(_checkpoint()), PATH)
 
     assert (found.logs[1].segment, found.logs[1].segment_length) == (-1, 0)
 
 
 def test_a_changed_number_is_corrupt() -> None:
-    data = encode_checkpoint(_checkpoint()).replace(b"8192", b"8193")
+    data = _encoded(_checkpoint()).replace(b"8192", b"8193")
 
     with pytest.raises(Corrupt, match=r"checkpoint\.json .*the checksum does not fit"):
         decode_checkpoint(data, PATH)
@@ -61,7 +65,7 @@ def test_a_changed_number_is_corrupt() -> None:
 
 def test_a_cut_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="this is not JSON"):
-        decode_checkpoint(encode_checkpoint(_checkpoint())[:-1], PATH)
+        decode_checkpoint(_encoded(_checkpoint())[:-1], PATH)
 
 
 @pytest.mark.parametrize(
