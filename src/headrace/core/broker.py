@@ -101,7 +101,7 @@ class Groups:
     def seek(self, name: str, group: str, position: object) -> None:
         """Move a stream group to another position."""
         members = self._stream(name, group, "it cannot be moved")
-        members.seek(self._pipeline.open(), members.queue.offset_at(parse_position(position)))
+        members.seek(self._pipeline.open(), members.queue.offset_at(parse_position(position, self._clock.now_us())))
         self._pipeline.pump_soon(members.queue)
 
     def delete(self, name: str, group: str) -> int:
@@ -536,7 +536,7 @@ class Broker:
         AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
         queue = self._queues.usable(name, consumer.owner)
-        place = parse_position(position)
+        place = parse_position(position, self._clock.now_us())
         mode = mode or mode_to_join(queue, group)
         group = effective_group(group or (consumer.name if mode == STREAM else DEFAULT_GROUP), key_filter)
         batch = self._pipeline.open()
@@ -545,7 +545,7 @@ class Broker:
             consumer.auto_ack = True
         if isinstance(members, StreamGroup):
             members.agree(auto_commit)
-            members.select(consumer.selector)
+            members.select(consumer.selector, consumer.values)
             consumer.selector = None  # the readers of a stream have one position, and so one selector
         is_first = not len(members.consumers)
         others = members.consumers

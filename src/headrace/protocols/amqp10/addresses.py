@@ -5,8 +5,9 @@ from typing import Final, final
 from urllib.parse import quote, unquote_to_bytes
 
 from headrace.core.client import ConsumeRequest, request_table
+from headrace.core.queue.filter_values import read_values
 from headrace.core.routing.address import is_address
-from headrace.errors import PreconditionFailed, ProtocolError
+from headrace.errors import PreconditionFailed, ProtocolError, Refused
 from headrace.protocols.amqp10.frames import INVALID_FIELD
 from headrace.protocols.amqp10.performatives import Attach, Source
 from headrace.selector import parse
@@ -117,6 +118,8 @@ _PROPERTIES: Final = request_table("consumer-group", "group-mode", "cursor", "au
 # Descriptors name filters. The receiver chooses the keys.
 _SELECTORS: Final = ("apache.org:selector-filter:string", 0x0000468C00000004, "amqp:sql-filter", "jms-selector")
 _OFFSETS: Final = ("rabbitmq:stream-offset-spec",)
+_FILTER: Final = "rabbitmq:stream-filter"
+_OTHERS: Final = "rabbitmq:stream-match-unfiltered"
 _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
 
 
@@ -155,6 +158,17 @@ def _apply(request: ConsumeRequest, key: object, value: object) -> bool:
         return True
     if descriptor in _OFFSETS:
         request.position = _position("rabbitmq:stream-offset-spec", content)
+        return True
+    if descriptor == _FILTER:
+        try:
+            request.filter_values = read_values(to_neutral(content))
+        except Refused as error:
+            raise ProtocolError(INVALID_FIELD, f"the filter {_FILTER!r} {error}") from error
+        return True
+    if descriptor == _OTHERS:
+        if not isinstance(content, bool):
+            raise ProtocolError(INVALID_FIELD, f"the filter {_OTHERS!r} must be true or false")
+        request.admits_others = content
         return True
     return descriptor in _NO_LOCAL
 
