@@ -75,6 +75,8 @@ class Paho:
         self.client.on_connect = self._on_connect
         self.client.on_publish = lambda client, data, mid, reason, properties: self.acked.update({mid: reason})
         self.client.on_subscribe = lambda client, data, mid, reasons, properties: self._granted.update({mid: reasons})
+        if (user_name := options.pop("user_name", None)) is not None:
+            self.client.username_pw_set(user_name)
         will = options.pop("will", None)
         if will is not None:
             self.client.will_set(*will)

@@ -132,6 +132,9 @@ def test_definitions_policies_and_messages_come(there: Broker, here: Server, tmp
             "mig-stream": fill(channel, "mig-stream", _COUNT, **{"x-queue-type": "stream"}),
         }
         channel.exchange_declare("mig-x", "topic", durable=True)
+        if isinstance(there, Server):  # the plugin is not in RabbitMQ's package
+            inner = {"x-delayed-type": "fanout"}
+            channel.exchange_declare("mig-delays", "x-delayed-message", durable=True, arguments=inner)
         channel.queue_bind("mig-classic", "mig-x", "a.*")
         channel.queue_declare("other", durable=True)
         channel.basic_publish("", "other", b"stays")
@@ -157,6 +160,8 @@ def test_definitions_policies_and_messages_come(there: Broker, here: Server, tmp
     with _api(here) as ours:
         assert ours.get("/queues/the%2Feu/mig-classic").json()["policy"] == "roof"
         assert ours.get("/vhost-limits/the%2Feu").json()[0]["value"] == {"max-queues": 50}
+        if isinstance(there, Server):
+            assert ours.get("/exchanges/the%2Feu/mig-delays").json()["arguments"] == {"x-delayed-type": "fanout"}
     login = pika.PlainCredentials("ann", "secret")
     here.connect(virtual_host=host, credentials=login).close()
 

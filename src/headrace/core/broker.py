@@ -36,6 +36,7 @@ from headrace.core.queue.readers import Reader, ReaderGroups
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.queue.work import WorkGroup
 from headrace.core.routing.address import MAX_OFFSET, effective_group, is_address
+from headrace.core.routing.delays import Later
 from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.routing.topology import DEFAULT_HOST, Topology, topic_of, unscoped
 from headrace.core.transaction import Publish
@@ -100,7 +101,7 @@ class Groups:
     def seek(self, name: str, group: str, position: object) -> None:
         """Move a stream group to another position."""
         members = self._stream(name, group, "it cannot be moved")
-        members.seek(self._pipeline.open(), members.queue.offset_at(parse_position(position)))
+        members.seek(self._pipeline.open(), members.queue.offset_at(parse_position(position, self._clock.now_us())))
         self._pipeline.pump_soon(members.queue)
 
     def delete(self, name: str, group: str) -> int:
@@ -331,11 +332,16 @@ class Broker:
         the order of the publishes. An address `$queue/...` on the default exchange goes where `publish_topic` sends it.
         Raises NotFound and AccessRefused for the exchange.
         """
+        source, exchanges = message.source, self.topology.exchanges
+        if exchanges.reads_messages:
+            headers = exchanges.details(message, headers)
         queues = self._publishing.route(message, headers, extra_keys)
-        source = message.source
+        later: Later | None = None
+        if exchanges.reads_messages:
+            later = exchanges.later(source.exchange, message, headers, extra_keys, self._clock.now_us())
         if source.exchange and self.topology.reaches_subscribers(source.exchange, source.topic, headers, extra_keys):
-            return self._publishing.stage(queues, message, confirm, self.pubsub.route(topic_of(source)))
-        return self._publishing.stage(queues, message, confirm)
+            return self._publishing.stage(queues, message, confirm, self.pubsub.route(topic_of(source)), later=later)
+        return self._publishing.stage(queues, message, confirm, later=later)
 
     def publish_all(
         self,
@@ -354,13 +360,17 @@ class Broker:
         source = messages[0].source
         if straight_to is not None and not extra_keys and self._publishing.stage_all([straight_to], messages, confirm):
             return 1
+        meant = 0
+        if self.topology.exchanges.reads_messages and self.routes_each(source.exchange):
+            for message in messages:
+                meant = self.publish(message, _one_of(confirm), headers, extra_keys)
+            return meant
         queues = self._publishing.route(messages[0], headers, extra_keys)
         is_heard = bool(source.exchange) and self.topology.reaches_subscribers(
             source.exchange, source.topic, headers, extra_keys
         )
         if not is_heard and self._publishing.stage_all(queues, messages, confirm):
             return len(queues)
-        meant = 0
         for message in messages:
             meant = self.publish(message, _one_of(confirm), headers, extra_keys)
         return meant
@@ -389,9 +399,9 @@ class Broker:
         """Return the one queue that messages with this key go to until it is deleted; None where more decides."""
         return self.topology.direct.get(key) if not exchange else None
 
-    def reads_headers(self, exchange: str) -> bool:
-        """True if the headers of a message to this exchange decide where it goes."""
-        return bool(exchange) and self.topology.exchanges.looks_at_headers(exchange)
+    def routes_each(self, exchange: str) -> bool:
+        """True if more than the key decides where a message to this exchange goes: its headers, say."""
+        return bool(exchange) and self.topology.exchanges.routes_each(exchange)
 
     def publish_topic(
         self,
@@ -533,7 +543,7 @@ class Broker:
         AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
         queue = self._queues.usable(name, consumer.owner)
-        place = parse_position(position)
+        place = parse_position(position, self._clock.now_us())
         mode = mode or mode_to_join(queue, group)
         group = effective_group(group or (consumer.name if mode == STREAM else DEFAULT_GROUP), key_filter)
         batch = self._pipeline.open()
@@ -542,7 +552,7 @@ class Broker:
             consumer.auto_ack = True
         if isinstance(members, StreamGroup):
             members.agree(auto_commit)
-            members.select(consumer.selector)
+            members.select(consumer.selector, consumer.values)
             consumer.selector = None  # the readers of a stream have one position, and so one selector
         is_first = not len(members.consumers)
         others = members.consumers

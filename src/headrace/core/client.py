@@ -19,6 +19,7 @@ from headrace.core.parameters import MAX_CONNECTIONS
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
 from headrace.core.queue.definition import parse_position
 from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Recipient
+from headrace.core.queue.filter_values import ValueFilter
 from headrace.core.queue.group import STREAM_MODE, Group, mode_joined, mode_to_join
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.routing.address import MAX_CACHED_KEY, Address, effective_group, is_address, parse_address
@@ -59,6 +60,10 @@ class ConsumeRequest:
         """True if messages are settled as they are delivered."""
         self.priority = 0
         self.selector: Selector | None = None
+        self.filter_values: frozenset[str] = frozenset()
+        """The filter values that a reader of a stream wants; none for all messages."""
+        self.admits_others = False
+        """True if it wants messages without a filter value, too."""
         self.exclusive = False
 
     def read(self, table: Table, arguments: Mapping[str, object], of: str = "") -> None:
@@ -75,9 +80,11 @@ class _Start(Kind):
 
     def read(self, value: object) -> object:
         try:
-            parse_position(value)
+            parse_position(value, 0)
         except Refused as error:
-            raise Unfit("must be first, last, next, a number, offset=<number> or timestamp=<unix time>") from error
+            raise Unfit(
+                "must be first, last, next, a number, offset=<number>, timestamp=<unix time> or an age such as 5m"
+            ) from error
         return value
 
 
@@ -355,6 +362,8 @@ class Client:
         request = plan.request
         consumer = Consumer(name, recipient, request.credit, request.auto_ack, request.priority, shared, self.owner)
         consumer.selector = request.selector
+        if request.filter_values and plan.is_stream:
+            consumer.values = ValueFilter(request.filter_values, request.admits_others)
         return consumer
 
     def consume(self, plan: ConsumePlan, consumer: Consumer) -> Group:

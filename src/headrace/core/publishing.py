@@ -1,7 +1,8 @@
 """Routing of messages to queues: single ones, encoded rows in bulk, and the replacement of a stream's messages.
 
 Queues let messages in themselves: see core/queue/entry.py. Rows are routed by their sources: a block whose messages all
-go to the same queues is stored as it is. Only filters, header exchanges and subscribers look at single messages.
+go to the same queues is stored as it is. Only filters, exchanges that go by more than the key, and subscribers look at
+single messages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from headrace.core.queue.queue import Queue
 from headrace.core.queue.queues import Queues
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.routing.address import is_address, parse_address
+from headrace.core.routing.delays import Later
 from headrace.core.routing.topology import Topology, topic_of
 from headrace.core.transaction import Publish, Transaction
 from headrace.errors import HeadraceError, PreconditionFailed, Refused, Unavailable
@@ -138,8 +140,8 @@ class Bulk:
             return
         if kind == TO_EXCHANGE:
             self._topology.exchanges.check_publish(name)
-            if self._topology.exchanges.looks_at_headers(name):
-                self._add_by_headers(name, rows)
+            if self._topology.exchanges.routes_each(name):
+                self._add_each(name, rows)
                 return
         routes = [self._route(kind, name, source) for source in rows.sources()]
         index = rows.source_index()
@@ -205,12 +207,16 @@ class Bulk:
             raise Refused(f"messages are written to a queue, an exchange or a topic, not to a {kind}")
         return route
 
-    def _add_by_headers(self, exchange: str, rows: Encoded) -> None:
+    def _add_each(self, exchange: str, rows: Encoded) -> None:
         chosen: dict[Queue, list[int]] = {}
+        exchanges = self._topology.exchanges
         for row, message in enumerate(rows.messages(0, rows.count)):
-            headers = decode_headers(message.source.encoding, message.properties)
+            headers: Mapping[str, object] | None = decode_headers(message.source.encoding, message.properties)
+            if exchanges.reads_messages:
+                headers = exchanges.details(message, headers)
             key = message.source.topic
             queues = self._topology.of_exchange(exchange, key, headers, ())
+            later = exchanges.later(exchange, message, headers, (), self._now_us) if exchanges.reads_messages else None
             if self._topology.reaches_subscribers(exchange, key, headers, ()):
                 route = self._pubsub.route(topic_of(message.source))
                 self._pubsub.send(self._batch, route, message, AT_LEAST_ONCE, False, None)
@@ -218,7 +224,10 @@ class Bulk:
             else:
                 self.unrouted += not queues
             for queue in queues:
-                chosen.setdefault(queue, []).append(row)
+                if later is not None and later.is_for(queue.name):
+                    accept(queue, self._batch, later.message, self._now_us)
+                else:
+                    chosen.setdefault(queue, []).append(row)
         for queue, numbers in chosen.items():
             accept_rows(queue, self._batch, _only(rows, numbers), self._now_us)
 
@@ -403,10 +412,12 @@ class Publishing:
         assurance: int = AT_LEAST_ONCE,
         retain: bool = False,
         publisher: Session | None = None,
+        later: Later | None = None,
     ) -> int:
         """Publish a message to queues and to the subscribers of a route; returns how many it is meant for.
 
-        `confirm` is told when a queue refused it. Raises Refused for a message that no log can hold.
+        Some of the queues may get it `later`. `confirm` is told when a queue refused it. Raises Refused for a message
+        that no log can hold.
         """
         _check_storable(message)
         now_us = self._clock.now_us() if queues else 0
@@ -417,7 +428,8 @@ class Publishing:
         refusal: HeadraceError | None = None
         for queue in queues:
             try:
-                if not accept(queue, batch, message, now_us):
+                entering = message if later is None or not later.is_for(queue.name) else later.message
+                if not accept(queue, batch, entering, now_us):
                     continue
             except HeadraceError as error:
                 refusal = error.with_traceback(None)  # its frames hold the message, and would be in a cycle
@@ -440,9 +452,8 @@ class Publishing:
         self, publishes: Sequence[Publish], settlements: Sequence[tuple[Delivery, int]], confirm: Confirm | None
     ) -> list[int]:
         """Store publishes and settlements as one; returns for each publish how many queues it is meant for."""
-        topics = [
-            (route, publish.message) for publish in publishes if (route := self._subscribers(publish)) is not None
-        ]
+        routed = [self._routed(publish) for publish in publishes]
+        topics = [(to.route, to.message) for to in routed if to.route is not None]
 
         def stored(error: HeadraceError | None) -> None:
             for route, message in topics if error is None else []:
@@ -451,18 +462,10 @@ class Publishing:
                 confirm(error)
 
         transaction = Transaction(self._queues, self._pipeline, self._clock.now_us(), stored)
-        routes = [
-            self.route_topic(publish.message.source.topic)
-            if publish.is_topic
-            else self.route(publish.message, publish.headers, publish.extra_keys)
-            for publish in publishes
-        ]
         try:
             for delivery, outcome in settlements:
                 transaction.settle(delivery, outcome)
-            counts = [
-                transaction.publish(queues, publish.message) for queues, publish in zip(routes, publishes, strict=True)
-            ]
+            counts = [sum([transaction.publish([queue], to.entering(queue)) for queue in to.queues]) for to in routed]
             for route, message in topics:
                 for queue, kept in self._pubsub.copies(route, message, AT_LEAST_ONCE):
                     transaction.publish([queue], kept)
@@ -472,13 +475,42 @@ class Publishing:
         transaction.send()
         return counts
 
-    def _subscribers(self, publish: Publish) -> Route | None:
-        """The subscribers of a message of a transaction; None if it reaches none."""
-        source = publish.message.source
+    def _routed(self, publish: Publish) -> "_Routed":
+        """Where a message of a transaction goes. Raises like `route`."""
+        message = publish.message
+        source = message.source
         if publish.is_topic:
-            return None if is_address(source.topic) else self._pubsub.route(source.topic)
-        reaches = self._topology.reaches_subscribers(source.exchange, source.topic, publish.headers, publish.extra_keys)
-        return self._pubsub.route(topic_of(source)) if reaches else None
+            found = _Routed(message, self.route_topic(source.topic))
+            found.route = None if is_address(source.topic) else self._pubsub.route(source.topic)
+            return found
+        headers, keys = publish.headers, publish.extra_keys
+        exchanges = self._topology.exchanges
+        if exchanges.reads_messages:
+            headers = exchanges.details(message, headers)
+        found = _Routed(message, self.route(message, headers, keys))
+        if exchanges.reads_messages:
+            found.later = exchanges.later(source.exchange, message, headers, keys, self._clock.now_us())
+        if self._topology.reaches_subscribers(source.exchange, source.topic, headers, keys):
+            found.route = self._pubsub.route(topic_of(source))
+        return found
+
+
+@final
+class _Routed:
+    """A message of a transaction with its ways."""
+
+    __slots__ = ("later", "message", "queues", "route")
+
+    def __init__(self, message: Message, queues: list[Queue]) -> None:
+        self.message = message
+        self.queues = queues
+        self.later: Later | None = None
+        self.route: Route | None = None
+        """Its subscribers; None if it reaches none."""
+
+    def entering(self, queue: Queue) -> Message:
+        """The message as a queue gets it."""
+        return self.message if self.later is None or not self.later.is_for(queue.name) else self.later.message
 
 
 def _check_storable(message: Message) -> None:

@@ -189,6 +189,8 @@ _OTHERS: Final = frozenset(
     )
 )
 _KNOWN: Final = _SHORTS | _LONGS | _TEXTS | _BINARIES | _SWITCHES | _OTHERS
+# Properties of the packet that only a server may send: MQTT 5 [MQTT-3.3.4-6], [3.14.2.2.5].
+_FROM_SERVER: Final = frozenset((("PUBLISH", SUBSCRIPTION_IDENTIFIER), ("DISCONNECT", SERVER_REFERENCE)))
 # Each receiver gets its own: these hold for one connection, or count down.
 _NOT_PASSED_ON: Final = frozenset((MESSAGE_EXPIRY, TOPIC_ALIAS, WILL_DELAY))
 
@@ -283,8 +285,10 @@ def _twice(identifier: int, what: str) -> ProtocolError:
 
 
 def _not_allowed(identifier: int, what: str) -> ProtocolError:
-    if identifier in _KNOWN:
+    if (what, identifier) in _FROM_SERVER:
         return ProtocolError(PROTOCOL_ERROR, f"{what}: property 0x{identifier:02x} is not allowed from a client")
+    if identifier in _KNOWN:
+        return malformed(f"{what}: property 0x{identifier:02x} is none of this packet")
     return malformed(f"{what}: there is no property 0x{identifier:02x}")
 
 

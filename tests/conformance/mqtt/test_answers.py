@@ -97,6 +97,67 @@ def test_the_flags_of_pubrel_are_fixed(room: Room, flags: int) -> None:
     client.ends_with(0x81)
 
 
+@clauses(v5="4.3.3-4 4.4.0-2")
+def test_a_refusal_of_an_unknown_message_has_no_pubrel(room: Room) -> None:
+    client = room.client()
+
+    client.send(answer(PUBREC, 4, 0x83))
+
+    client.expect_nothing()
+
+
+@clauses(v5="4.3.3-4 4.3.3-9")
+def test_a_message_that_is_refused_behind_its_pubrec_has_no_second_pubrel_and_leaves_room(room: Room) -> None:
+    subscriber = room.subscriber((room.topic(), 2), said=((0x21, 1),))
+    publisher = room.client()
+    for payload in (b"1", b"2"):
+        publisher.publish(room.topic(), payload, 2)
+    number = subscriber.expect(PUBLISH).number
+    subscriber.send(answer(PUBREC, number))
+    subscriber.expect(PUBREL)
+
+    subscriber.send(answer(PUBREC, number, 0x83))
+
+    assert subscriber.expect(PUBLISH).payload == b"2"
+    subscriber.expect_nothing()
+
+
+@clauses(v311="4.8.0-1")
+@pytest.mark.parametrize(("qos", "kind"), [(1, PUBREC), (1, PUBCOMP), (2, PUBACK), (2, PUBCOMP)])
+def test_an_acknowledgement_of_another_qos_ends_the_connection(room: Room, qos: int, kind: int) -> None:
+    first = room.kept()
+    first.subscribe((room.topic(), qos))
+    room.client().publish(room.topic(), b"1", qos)
+
+    first.send(answer(kind, first.expect(PUBLISH).number))
+
+    first.ends_with()
+    assert room.kept().message().payload == b"1"
+
+
+@clauses(v311="4.8.0-1")
+def test_a_puback_behind_pubrec_ends_the_connection(room: Room) -> None:
+    subscriber = room.subscriber((room.topic(), 2))
+    room.client().publish(room.topic(), b"1", 2)
+    number = subscriber.expect(PUBLISH).number
+    subscriber.send(answer(PUBREC, number))
+    subscriber.expect(PUBREL)
+
+    subscriber.send(answer(PUBACK, number))
+
+    subscriber.ends_with()
+
+
+@clauses(v311="4.8.0-1", v5="4.13.1-1")
+@pytest.mark.parametrize("kind", [PUBACK, PUBCOMP])
+def test_an_acknowledgement_of_an_unknown_message_is_passed_over(room: Room, kind: int) -> None:
+    client = room.client()
+
+    client.send(answer(kind, 9))
+
+    client.expect_nothing()
+
+
 # -- overlapping subscriptions -----------------------------------------------------------------------------------------
 
 

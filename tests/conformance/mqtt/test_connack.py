@@ -29,6 +29,32 @@ def test_a_message_too_large_for_the_client_counts_as_sent(room: Room) -> None:
     subscriber.expect_nothing()
 
 
+@clauses(v5="3.1.2-24 3.1.2-28")
+def test_connack_is_no_larger_than_the_client_takes(room: Room) -> None:
+    whole, least = room.client(said=((0x19, 1),)).connack, room.client().connack
+    assert whole is not None
+    assert least is not None
+    assert whole.values(0x1A)
+    most = len(least.body) + 2
+
+    small = room.client(said=((0x19, 1), (0x27, most))).connack
+
+    assert small is not None
+    assert small.values(0x1A) == []
+    assert len(small.body) + 2 <= most
+
+
+@clauses(v5="3.1.2-24")
+def test_a_client_that_takes_no_packet_as_large_as_its_connack_is_refused(room: Room) -> None:
+    least = room.client().connack
+    assert least is not None
+    most = len(least.body) + 1
+
+    assert room.refused(connect(5, room.name(), said=((0x27, most),))) == [0x95]
+    assert room.refused(connect(5, room.name(), said=((0x27, 4),))) == []  # not even the refusal fits
+    assert room.client(room.name(), clean=False).connack.session_present == 0  # type: ignore[union-attr]
+
+
 @clauses(v5="3.1.2-26 3.1.2-27 3.3.2-8 3.3.2-10 3.3.2-11")
 @pytest.mark.parametrize("most", [None, 0, 1, 2])
 def test_the_server_uses_no_more_topic_aliases_than_the_client_allows(room: Room, most: int | None) -> None:

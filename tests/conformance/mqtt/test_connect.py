@@ -109,6 +109,16 @@ def test_a_login_that_is_right_is_answered_with_success(room: Room) -> None:
     assert client.expect(CONNACK).reason == 0
 
 
+@clauses(v311="3.1.4-4", v5="3.1.4-5")
+@pytest.mark.parametrize("password", [None, b"", b"x"])
+def test_an_empty_user_name_is_none(room: Room, password: bytes | None) -> None:
+    client = room.stranger()
+
+    client.send(connect(room.version, room.name(), user="", password=password))
+
+    assert client.expect(CONNACK).reason == 0
+
+
 @clauses(v311="3.2.2-4 3.2.2-5", v5="3.1.4-2 3.2.2-6 3.2.2-7 3.2.2-8 4.13.2-1")
 @pytest.mark.parametrize(("user", "password"), [("guest", b"wrong"), ("nobody", b"x")])
 def test_a_login_that_is_wrong_is_refused_and_the_connection_closed(room: Room, user: str, password: bytes) -> None:

@@ -229,8 +229,9 @@ def test_a_response_topic_has_no_wildcards(room: Room, topic: str) -> None:
         ([(0x01, 1), (0x01, 1)], 0x82),
         ([(0x02, 1), (0x02, 1)], 0x82),
         ([(0x01, 2)], 0x82),
-        ([(0x11, 5)], 0x82),
-        ([(0x21, 5)], 0x82),
+        ([(0x11, 5)], 0x81),
+        ([(0x18, 5)], 0x81),
+        ([(0x21, 5)], 0x81),
     ],
 )
 def test_a_property_that_is_there_twice_or_not_of_a_publish_ends_the_connection(

@@ -119,6 +119,8 @@ def test_definitions_go_from_one_broker_to_another(
     http.put(f"/api/v1/queues/{name}/configured", json={"limits": {"max_depth": 7}, "retry": {"max_retries": 2}})
     admin(server, "-V", name, "declare", "exchange", "name=x", "type=fanout")
     admin(server, "-V", name, "declare", "binding", "source=x", "destination=plain", "routing_key=k")
+    delayed = ("type=x-delayed-message", 'arguments={"x-delayed-type": "topic"}')
+    admin(server, "-V", name, "declare", "exchange", "name=delays", *delayed)
     file = tmp_path / "definitions.json"
     admin(server, "export", str(file))
     (tmp_path / "other").mkdir()
@@ -132,12 +134,14 @@ def test_definitions_go_from_one_broker_to_another(
             configured = client.get(f"/api/v1/queues/{name}/configured").json()["definition"]
             queues = {each["name"]: each["type"] for each in client.get(f"/api/queues/{name}").json()}
             bindings = [each["source"] for each in client.get(f"/api/queues/{name}/plain/bindings").json()]
+            delays = client.get(f"/api/exchanges/{name}/delays").json()
     finally:
         other.stop()
 
     assert (configured["max_length"], configured["retry"]["max_retries"]) == (7, 2)
     assert queues == {"plain": "stream", "configured": "classic"}
     assert bindings == ["", "x"]
+    assert (delays["type"], delays["arguments"]) == ("x-delayed-message", {"x-delayed-type": "topic"})
 
 
 def test_an_export_of_rabbitmq_comes_in_and_its_users_too(tmp_path: Path) -> None:
@@ -549,7 +553,8 @@ def test_the_overview_names_contexts_and_all_types_of_exchanges(http: httpx.Clie
     shown = http.get("/api/overview").json()
 
     assert [each["port"] for each in shown["contexts"]] == [str(server.http_port)]
-    assert "x-consistent-hash" in [each["name"] for each in shown["exchange_types"]]
+    types = {each["name"] for each in shown["exchange_types"]}
+    assert {"direct", "x-consistent-hash", "x-delayed-message", "x-modulus-hash", "x-random"} <= types
 
 
 def test_what_rabbitmq_answers_with_400_is_400(http: httpx.Client, name: str) -> None:

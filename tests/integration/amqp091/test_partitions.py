@@ -118,8 +118,64 @@ def test_a_binding_without_a_weight_is_refused(server: Server, weight: str) -> N
         channel.queue_bind("weights", "weights", weight)
 
 
-@pytest.mark.parametrize("arguments", [{"hash-property": "message_id"}, {"hash-header": 5}])
-def test_what_cannot_be_hashed_is_refused(server: Server, arguments: dict[str, object]) -> None:
+@pytest.mark.parametrize("name", ["message_id", "correlation_id", "timestamp"])
+def test_a_property_may_be_what_is_hashed(server: Server, name: str) -> None:
     channel = server.connect().channel()
-    with pytest.raises(ChannelClosedByBroker, match="invalid arg 'hash-"):
+    queues = partitioned(channel, f"by-{name}", [1, 1], **{"hash-property": name})
+    for number, key in enumerate(KEYS):
+        hashed: dict[str, object] = {name: number % 10 if name == "timestamp" else str(number % 10)}
+        said = pika.BasicProperties(**hashed)
+        channel.basic_publish(f"by-{name}", key, str(number % 10).encode(), said)
+
+    found = homes(channel, queues)
+    assert all(len(set(queues_of)) == 1 for queues_of in found.values())
+    assert {queue for queues_of in found.values() for queue in queues_of} == set(queues)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"hash-header": 5}, "invalid arg 'hash-header'"),
+        ({"hash-property": 5}, "invalid arg 'hash-property'"),
+        ({"hash-property": "app_id"}, "Unsupported property: app_id"),
+        ({"hash-property": "message_id", "hash-header": "x"}, "hash-header and hash-property are mutually exclusive"),
+    ],
+)
+def test_what_cannot_be_hashed_is_refused(server: Server, arguments: dict[str, object], text: str) -> None:
+    channel = server.connect().channel()
+    with pytest.raises(ChannelClosedByBroker, match=text):
         channel.exchange_declare("unhashed", KIND, arguments=arguments)
+
+
+def test_a_modulus_shares_messages_out_by_key_whatever_the_bindings_are(server: Server) -> None:
+    channel = server.connect().channel()
+    channel.exchange_declare("modulus", "x-modulus-hash", durable=True)
+    queues = ["modulus-0", "modulus-1", "modulus-2"]
+    for queue in reversed(queues):
+        channel.queue_declare(queue, durable=True)
+        channel.queue_bind(queue, "modulus", "any.key")
+    channel.confirm_delivery()
+    for key in KEYS * 2:
+        channel.basic_publish("modulus", key, key.encode())
+
+    found = homes(channel, queues)
+    assert set(found) == set(KEYS)
+    assert all(len(set(queues_of)) == 1 and len(queues_of) == 2 for queues_of in found.values())
+    assert min(Counter(queues_of[0] for queues_of in found.values()).values()) > 60  # 100 each would be equal
+
+
+def test_a_random_exchange_shares_messages_out_whatever_their_keys_are(server: Server) -> None:
+    channel = server.connect().channel()
+    channel.exchange_declare("random", "x-random", durable=True)
+    queues = ["random-0", "random-1", "random-2"]
+    for queue in queues:
+        channel.queue_declare(queue, durable=True)
+        channel.queue_bind(queue, "random")
+    channel.confirm_delivery()
+    for number in range(300):
+        channel.basic_publish("random", "", b"%d" % number)
+
+    found = homes(channel, queues)
+    assert len(found) == 300
+    assert all(len(queues_of) == 1 for queues_of in found.values())
+    assert min(Counter(queues_of[0] for queues_of in found.values()).values()) > 50  # 100 each would be equal

@@ -145,6 +145,20 @@ def test_a_message_of_a_quorum_queue_counts_from_the_first_get(channel: Blocking
     assert counts == [0, 1]
 
 
+def test_a_stream_is_read_from_its_last_message(channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name, durable=True, arguments=STREAM)
+    channel.confirm_delivery()
+    for body in (b"1", b"2"):
+        channel.basic_publish("", name, body)
+    channel.basic_qos(prefetch_count=10)
+
+    reading = channel.consume(name, arguments={"x-stream-offset": "last"}, inactivity_timeout=60)
+    first = next(reading)[2]
+    channel.basic_publish("", name, b"3")
+
+    assert [first, next(reading)[2]] == [b"2", b"3"]
+
+
 def test_a_stream_is_read_from_some_time_ago(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, durable=True, arguments=STREAM)
     channel.confirm_delivery()

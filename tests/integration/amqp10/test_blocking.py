@@ -309,6 +309,20 @@ def _from(position: object) -> Filter:
     return Filter({symbol("rabbitmq:stream-offset-spec"): described})
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("stream-offset-spec", "0s"), ("stream-filter", 5), ("stream-filter", ["a", 5]), ("stream-match-unfiltered", "a")],
+)
+def test_a_bad_filter_of_a_stream_is_refused(
+    connection: BlockingConnection, channel: BlockingChannel, name: str, kind: str, value: object
+) -> None:
+    channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+    filters = Filter({symbol(f"rabbitmq:{kind}"): Described(symbol(f"rabbitmq:{kind}"), value)})
+
+    with pytest.raises(LinkDetached):
+        connection.create_receiver(f"/queues/{name}", options=filters)
+
+
 def test_a_stream_is_read_from_where_the_filter_says(
     connection: BlockingConnection, channel: BlockingChannel, name: str
 ) -> None:

@@ -57,6 +57,15 @@ def test_wills_and_retained_messages(server: Server, version: int) -> None:
     watcher.close()
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_with_an_empty_user_name_comes_in(server: Server, version: int) -> None:
+    nameless = Paho(server.mqtt_port, "nameless", version, user_name="")
+    nameless.subscribe("nameless")
+    nameless.sure("nameless", "x")
+    assert nameless.wait(1) == [b"x"]
+    nameless.close()
+
+
 def test_properties_are_passed_on(server: Server) -> None:
     reader, writer = Paho(server.mqtt_port, "reader"), Paho(server.mqtt_port, "writer")
     reader.subscribe("properties")

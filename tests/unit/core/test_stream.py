@@ -6,6 +6,7 @@ import pytest
 
 from headrace.core.queue.definition import (
     FIRST,
+    LAST,
     NEXT,
     OFFSET,
     RESUME,
@@ -16,6 +17,7 @@ from headrace.core.queue.definition import (
     parse_position,
 )
 from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.filter_values import ValueFilter, read_values
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, STREAM_MODE, PendingEntry
 from headrace.core.queue.stream import StreamGroup
 from headrace.errors import Refused
@@ -78,11 +80,10 @@ def test_first_is_the_beginning_of_the_log() -> None:
     assert house.consume("events", group="readers", position="first").payloads == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize("position", ["last", "next"])
-def test_last_and_next_are_new_messages_only(position: str) -> None:
+def test_next_are_new_messages_only() -> None:
     house = filled(3)
 
-    inbox = house.consume("events", group="readers", position=position)
+    inbox = house.consume("events", group="readers", position="next")
     house.publish("events", "new")
 
     assert inbox.payloads == ["new"]
@@ -132,7 +133,7 @@ def test_a_position_of_a_second_reader_does_not_move_the_group_under_the_first()
         ("", (RESUME, 0)),
         ("first", (FIRST, 0)),
         ("earliest", (FIRST, 0)),
-        ("last", (NEXT, 0)),
+        ("last", (LAST, 0)),
         ("next", (NEXT, 0)),
         ("latest", (NEXT, 0)),
         (123, (OFFSET, 123)),
@@ -147,6 +148,98 @@ def test_a_position_of_a_second_reader_does_not_move_the_group_under_the_first()
 )
 def test_a_position_is_read(value: object, place: tuple[str, int]) -> None:
     assert parse_position(value) == place
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("5s", 5), ("05m", 300), ("2h", 7200), ("1D", 86_400), ("1M", 2_592_000), ("1Y", 31_536_000)]
+)
+def test_an_age_is_a_position_counted_back_from_now(value: str, seconds: int) -> None:
+    now_us = 1_706_745_600_000_000
+
+    assert parse_position(value, now_us) == (TIMESTAMP, now_us - seconds * 1_000_000)
+    assert parse_position("999999999Y", now_us) == (TIMESTAMP, 0)
+
+
+@pytest.mark.parametrize("value", ["0s", "m", "5d", "-5m", "1.5h", "5m ", "5mm", "m5"])
+def test_what_is_no_age_is_refused(value: str) -> None:
+    with pytest.raises(Refused, match="an age such as 5m"):
+        parse_position(value, 1_706_745_600_000_000)
+
+
+def test_an_age_is_no_position_to_be_stored() -> None:
+    with pytest.raises(Refused, match="stream offset"):
+        parse_position("5m")
+
+
+@pytest.mark.parametrize(
+    ("position", "texts"), [("last", ["2", "3"]), ("next", ["3"]), ("15s", ["2", "3"]), ("25s", ["1", "2", "3"])]
+)
+def test_a_reader_starts_with_the_last_message_or_some_time_ago(position: str, texts: list[str]) -> None:
+    house = house_with()
+    for number in range(3):
+        house.publish("events", str(number))
+        house.advance(10)
+    reader = house.consume("events", position=position)
+    house.publish("events", "3")
+
+    assert reader.payloads == texts
+
+
+def test_the_last_message_of_an_empty_stream_is_the_next() -> None:
+    house = house_with()
+    reader = house.consume("events", position="last")
+    house.publish("events", "1")
+
+    assert reader.payloads == ["1"]
+
+
+# -- filter values -----------------------------------------------------------------------------------------------------
+
+
+def _reader(house: House, values: ValueFilter | None, group: str) -> Inbox:
+    inbox = Inbox(house, group, 0, False, 0, None)
+    inbox.consumer.values = values
+    house.broker.consume("events", inbox.consumer, group)
+    house.run()
+    return inbox
+
+
+def _valued() -> House:
+    house = house_with()
+    for number, value in enumerate(["a", "b", None, "a", 5]):
+        headers = {} if value is None else {"x-stream-filter-value": value}
+        house.publish("events", str(number), headers=headers)
+    return house
+
+
+@pytest.mark.parametrize(
+    ("values", "others", "texts"),
+    [("a", False, ["0", "3"]), ("ab", False, ["0", "1", "3"]), ("b", True, ["1", "2", "4"]), ("c", False, [])],
+)
+def test_a_reader_gets_the_filter_values_that_it_asks_for(values: str, others: bool, texts: list[str]) -> None:
+    house = _valued()
+
+    reader = _reader(house, ValueFilter(frozenset(values), others), "readers")
+
+    assert reader.payloads == texts
+    assert progress(house)[0] == 5
+
+
+def test_readers_of_a_group_agree_on_filter_values() -> None:
+    house = _valued()
+    _reader(house, ValueFilter(frozenset("ab"), True), "readers")
+
+    _reader(house, ValueFilter(frozenset("ba"), True), "readers")
+    with pytest.raises(Refused, match=r"the filter values \['a', 'b'\] and messages without one"):
+        _reader(house, ValueFilter(frozenset("ab"), False), "readers")
+    with pytest.raises(Refused, match="all of them must agree"):
+        _reader(house, None, "readers")
+
+
+@pytest.mark.parametrize("given", [5, {"a": 1}, ["a", 5], True, None])
+def test_filter_values_are_texts(given: object) -> None:
+    with pytest.raises(Refused, match="a string or a list of strings"):
+        read_values(given)
 
 
 @pytest.mark.parametrize(

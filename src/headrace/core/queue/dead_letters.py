@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, final
 
@@ -15,6 +15,7 @@ from headrace.core.queue.entry import accept_moved
 from headrace.core.queue.group import REJECTED, Death
 from headrace.core.queue.queue import BROWSE_BYTES, DEFAULT_GROUP, Queue
 from headrace.core.routing.address import MAX_OFFSET, dead_letter_origin, dead_letter_queue, is_address
+from headrace.core.routing.delays import Later
 from headrace.errors import Corrupt, NotFound, Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.group_state import WORK
@@ -160,10 +161,12 @@ class DeadLetters:
         if properties is not None:
             add_death(properties, message, death)
         exchange, key = message.source.exchange, message.source.topic
+        later: Later | None = None
         if definition.dead_letter_exchange is None:
             if properties is not None:
                 add_queue_history(properties, message, death)
             targets = self.graves(batch, definition)
+            letter = self._reborn(message, properties, exchange, key, death.time_us)
         else:
             exchange = definition.dead_letter_exchange
             extra_keys = routes_of(properties)
@@ -171,17 +174,31 @@ class DeadLetters:
                 key, extra_keys = definition.dead_letter_key, []
                 if properties is not None:
                     properties.headers.pop("CC", None)
-            targets = self._routed(exchange, key, extra_keys, properties)
-        letter = self._reborn(message, properties, exchange, key, death.time_us)
+            letter = self._reborn(message, properties, exchange, key, death.time_us)
+            targets, later = self._ways(letter, extra_keys, properties)
         for target in targets:
             # A damaged queue takes nothing; RabbitMQ drops messages that would go round for ever.
             if target.refusal is None and not (properties is not None and is_cycle(properties, target.name)):
-                accept_moved(target, batch, letter, death.time_us)
+                entering = letter if later is None or not later.is_for(target.name) else later.message
+                accept_moved(target, batch, entering, death.time_us)
                 if properties is not None and is_dead_elsewhere(properties, target.name):
                     target.letters_end = -1
 
-    def _routed(self, exchange: str, key: str, extra_keys: list[str], properties: Properties | None) -> list[Queue]:
-        headers = properties.headers if properties is not None else None
+    def _ways(
+        self, letter: Message, extra_keys: list[str], properties: Properties | None
+    ) -> tuple[list[Queue], Later | None]:
+        """Return the queues of a letter by its source, and the letter for those that get it later."""
+        exchanges, source = self._queues.topology.exchanges, letter.source
+        headers: Mapping[str, object] | None = properties.headers if properties is not None else None
+        if not exchanges.reads_messages:
+            return self._routed(source.exchange, source.topic, extra_keys, headers), None
+        headers = exchanges.details(letter, headers)
+        targets = self._routed(source.exchange, source.topic, extra_keys, headers)
+        return targets, exchanges.later(source.exchange, letter, headers, extra_keys, letter.timestamp_us)
+
+    def _routed(
+        self, exchange: str, key: str, extra_keys: list[str], headers: Mapping[str, object] | None
+    ) -> list[Queue]:
         try:
             return self._queues.topology.of_exchange(exchange, key, headers, extra_keys)
         except NotFound:

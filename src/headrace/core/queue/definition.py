@@ -1,5 +1,6 @@
 """The definition of a queue: type, limits, retries, dead letters, retention, start of reading. Values only."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -16,18 +17,21 @@ from headrace.wire.types import shown_argument
 
 RESUME: Final = "resume"
 FIRST: Final = "first"
+LAST: Final = "last"
 NEXT: Final = "next"
 OFFSET: Final = "offset"
 TIMESTAMP: Final = "timestamp"
 
 _LATEST_US: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AGE: Final = re.compile(r"([0-9]{1,9})([YMDhms])")
+_UNIT_SECONDS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3600, "m": 60, "s": 1}
 
 
-def parse_position(value: object) -> tuple[str, int]:
-    """Return the position that `x-stream-offset` names: (resume|first|next, 0), (offset, n) or (timestamp, time_us).
+def parse_position(value: object, now_us: int = -1) -> tuple[str, int]:
+    """Return the position that `x-stream-offset` names: (resume|first|last|next, 0), (offset, n) or (timestamp, us).
 
-    Raises Refused for any other form.
+    An age (`5m`) counts back from `now_us`; without that it is refused. Raises Refused for any other form.
     """
     if value is None or value == "":
         return RESUME, 0
@@ -42,8 +46,12 @@ def parse_position(value: object) -> tuple[str, int]:
         raise _bad_position(value)
     if value in ("first", "earliest"):
         return FIRST, 0
-    if value in ("last", "next", "latest"):
+    if value == LAST:
+        return LAST, 0
+    if value in ("next", "latest"):
         return NEXT, 0
+    if now_us >= 0 and (age := _AGE.fullmatch(value)) and int(age[1]):
+        return TIMESTAMP, max(0, now_us - int(age[1]) * _UNIT_SECONDS[age[2]] * 1_000_000)
     form, equals, number = value.partition("=")
     digits = number if equals else form
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19) or (
@@ -61,7 +69,7 @@ def position_text(value: object) -> str:
     kind, number = parse_position(value)
     if kind == TIMESTAMP:
         return f"{TIMESTAMP}={number // 1000}" if isinstance(value, datetime) else str(value)
-    return {RESUME: "", FIRST: "earliest", NEXT: "latest"}.get(kind, str(number))
+    return {RESUME: "", FIRST: "earliest", LAST: LAST, NEXT: "latest"}.get(kind, str(number))
 
 
 def _offset(offset: int, value: object) -> tuple[str, int]:
@@ -72,7 +80,8 @@ def _offset(offset: int, value: object) -> tuple[str, int]:
 
 def _bad_position(value: object) -> Refused:
     return Refused(
-        f"stream offset {value!r} is none of: first, last, next, a number, offset=<number>, timestamp=<unix time>"
+        f"stream offset {value!r} is none of: first, last, next, a number, offset=<number>, timestamp=<unix time>, "
+        f"an age such as 5m"
     )
 
 

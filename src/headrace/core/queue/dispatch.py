@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, final
 
+from headrace.core.queue.filter_values import ValueFilter
 from headrace.errors import Refused
 from headrace.model import Message
 from headrace.selector import Selector
@@ -158,6 +159,7 @@ class Consumer:
         "shared",
         "took_us",
         "turns",
+        "values",
     )
 
     def __init__(
@@ -206,6 +208,8 @@ class Consumer:
         """Called when a lease of the consumer ran out."""
         self.selector: Selector | None = None
         """The messages it wants; None for all. Set before it joins."""
+        self.values: ValueFilter | None = None
+        """The filter values it wants, as a reader of a stream; None for all messages. Set before it joins."""
 
     @property
     def room(self) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.core.batch import Batch
 from headrace.core.feeds.feed import is_cursor
 from headrace.core.flow import Statistics
-from headrace.core.queue.definition import FIRST, NEXT, TIMESTAMP, QueueDefinition
+from headrace.core.queue.definition import FIRST, LAST, NEXT, TIMESTAMP, QueueDefinition
 from headrace.core.queue.dispatch import Consumer, Delivery, Found
 from headrace.core.queue.entry import (
     Depth,
@@ -608,10 +608,12 @@ class Queue:
         return found
 
     def offset_at(self, position: tuple[str, int]) -> int:
-        """Return the offset of a position in a stream, as `parse_position` gives it."""
+        """Return the offset of a position in a stream, as `parse_position` gives it. The last message is `last`."""
         kind, value = position
         if kind == FIRST:
             return self.first_offset
+        if kind == LAST:
+            return max(self.first_offset, self.safe_offset - 1)
         if kind == NEXT:
             return self.log.next_offset
         return self.log.find(value) if kind == TIMESTAMP else value

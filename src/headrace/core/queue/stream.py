@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.batch import Batch
 from headrace.core.queue.dispatch import Consumer, Delivery, Found
+from headrace.core.queue.filter_values import ValueFilter
 from headrace.core.queue.group import ACK, FILTERED_AT_ONCE, REJECT, Group, PendingEntry, most_bytes
 from headrace.errors import Refused, Unavailable
 from headrace.model import Message
@@ -37,6 +38,8 @@ class StreamGroup(Group):
         super().__init__(queue, state)
         self.auto_commit = auto_commit
         self._selector: Selector | None = None
+        self._values: ValueFilter | None = None
+        """The filter values that its readers want; None for all messages."""
         state.cursor = max(state.committed, queue.first_offset)  # uncommitted messages are read again
         self._held: dict[int, Consumer] = {}
         self._runs: deque[_Run] = deque()
@@ -110,15 +113,18 @@ class StreamGroup(Group):
             )
         self.auto_commit = auto_commit
 
-    def select(self, selector: Selector | None) -> None:
-        """Set the selector of the group. Raises Refused if other readers want another."""
+    def select(self, selector: Selector | None, values: ValueFilter | None) -> None:
+        """Set the selector and the filter values of the group. Raises Refused if other readers want others."""
         text, current = ["" if one is None else one.text for one in (selector, self._selector)]
-        if text != current and len(self.consumers):
+        asked, agreed = ["no filter values" if one is None else one.text for one in (values, self._values)]
+        if len(self.consumers) and (text != current or asked != agreed):
+            wishes = f"the selector {current!r}" if text != current else agreed
             raise Refused(
-                f"group {self.name!r} of queue {self.queue.name!r} reads with the selector {current!r}: its readers "
+                f"group {self.name!r} of queue {self.queue.name!r} reads with {wishes}: its readers "
                 f"share one position, so all of them must agree"
             )
         self._selector = selector
+        self._values = values
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -138,7 +144,7 @@ class StreamGroup(Group):
         state = self.state
         start = state.cursor = max(state.cursor, first)
         messages: list[Message] = []
-        is_filtered = self.filter is not None or self._selector is not None
+        is_filtered = self.filter is not None or self._selector is not None or self._values is not None
         try:
             self._find_again(found, room, first, now_us)
             left = room - len(found)
@@ -173,6 +179,8 @@ class StreamGroup(Group):
         if message.expires_us and self.queue.is_expired(message, now_us):
             return False
         if self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
+            return False
+        if self._values is not None and not self._values.admits(message):
             return False
         return self._selector is None or self.queue.fits(self._selector, message)
 

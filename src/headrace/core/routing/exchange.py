@@ -14,13 +14,19 @@ FANOUT: Final = "fanout"
 TOPIC: Final = "topic"
 HEADERS: Final = "headers"
 CONSISTENT_HASH: Final = "x-consistent-hash"
-KINDS: Final = (DIRECT, FANOUT, TOPIC, HEADERS, CONSISTENT_HASH)
+MODULUS_HASH: Final = "x-modulus-hash"
+RANDOM: Final = "x-random"
+DELAYED: Final = "x-delayed-message"
+"""Routes as another kind does, which the argument `x-delayed-type` names, and delays messages: see delays.py."""
+KINDS: Final = (DIRECT, FANOUT, TOPIC, HEADERS, CONSISTENT_HASH, MODULUS_HASH, RANDOM, DELAYED)
 
 DEFAULT: Final = ""  # this exchange routes to the queue named by the key
 RESERVED_PREFIX: Final = "amq."
 MAX_NAME_BYTES: Final = 255  # limit of an AMQP 0-9-1 short string
 ALTERNATE: Final = "alternate-exchange"
 HASH_HEADER: Final = "hash-header"
+HASH_PROPERTY: Final = "hash-property"
+DELAYED_TYPE: Final = "x-delayed-type"
 
 
 PREDECLARED: Final = (
@@ -36,6 +42,7 @@ PREDECLARED: Final = (
 _ARGUMENTS: Final = {
     ALTERNATE: Table(Key(ALTERNATE, Text("must be the name of an exchange"), None, "")),
     HASH_HEADER: Table(Key(HASH_HEADER, Text("must be the name of a header"), None, "")),
+    HASH_PROPERTY: Table(Key(HASH_PROPERTY, Text("must be the name of a property"), None, "")),
 }
 """The tables of arguments: each kind of exchange reads its own."""
 _TABLE: Final = Unchecked(type="object")
@@ -178,6 +185,16 @@ class Binding:
             table_from_json(values["arguments"]),
             values["destination_type"] == "exchange",
         )
+
+
+def routed_as(kind: str, arguments: Mapping[str, object]) -> str:
+    """Return the kind by which such an exchange routes, which may be unknown. Raises PreconditionFailed."""
+    if kind != DELAYED:
+        return kind
+    inner = arguments.get(DELAYED_TYPE)
+    if not isinstance(inner, str) or inner == DELAYED:
+        raise PreconditionFailed(f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type")
+    return inner
 
 
 def check_not_default(name: str) -> None:

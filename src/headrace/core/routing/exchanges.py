@@ -7,18 +7,24 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from hashlib import blake2b
+from random import Random
 from typing import Final, TypeAlias, final
 
 from headrace.config.kinds import Choice, Unfit, shown
 from headrace.core.routing.address import MAX_CACHED_KEY
+from headrace.core.routing.delays import Later, delay_of, delayed
 from headrace.core.routing.exchange import (
     CONSISTENT_HASH,
+    DELAYED,
     DIRECT,
     FANOUT,
     HASH_HEADER,
+    HASH_PROPERTY,
     HEADERS,
     KINDS,
+    MODULUS_HASH,
     PREDECLARED,
+    RANDOM,
     RESERVED_PREFIX,
     TOPIC,
     Binding,
@@ -26,9 +32,12 @@ from headrace.core.routing.exchange import (
     Exchange,
     check_new_name,
     check_not_default,
+    routed_as,
 )
 from headrace.core.routing.topics import KeyTrie
 from headrace.errors import AccessRefused, NotFound, PreconditionFailed, Refused
+from headrace.model import Message
+from headrace.wire.encodings import properties_of
 from headrace.wire.properties import frozen
 
 X_MATCH: Final = "x-match"
@@ -54,7 +63,7 @@ class Router(ABC):
 
 
 def router_for(kind: str) -> Router:
-    """An empty router for one of AMQP's own kinds of exchange. Raises PreconditionFailed for any other."""
+    """An empty router for a kind that needs nothing but its bindings. Raises PreconditionFailed for an unknown one."""
     if kind == DIRECT:
         return DirectRouter()
     if kind == FANOUT:
@@ -63,6 +72,8 @@ def router_for(kind: str) -> Router:
         return TopicRouter()
     if kind == HEADERS:
         return HeadersRouter()
+    if kind == MODULUS_HASH:
+        return ModulusRouter()
     raise PreconditionFailed(f"unknown exchange type '{kind}': use {', '.join(KINDS[:-1])} or {KINDS[-1]}")
 
 
@@ -230,20 +241,24 @@ def _has_all(offered: dict[Need, None], needs: tuple[Need, ...]) -> bool:
     return True
 
 
-_HASH_PROPERTY: Final = "hash-property"
+_PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
+_PROPERTY: Final = "\0"
+"""Begins the name of a property among headers: see `Exchanges.details`."""
 _BYTES: Final = 6  # a float holds so many bytes exactly
 _RANGE: Final = float(1 << 8 * _BYTES)
 _MAX_WEIGHT: Final = 1_000_000
 
 
 def hashed_header(exchange: Exchange) -> str:
-    """The hashed header, "" for the routing key. Raises PreconditionFailed for invalid arguments."""
-    if _HASH_PROPERTY in exchange.arguments:
-        raise PreconditionFailed(
-            f"invalid arg '{_HASH_PROPERTY}' for exchange '{exchange.name}': "
-            f"only the routing key and headers ('{HASH_HEADER}') are hashed"
-        )
-    return exchange.argument(HASH_HEADER) or ""
+    """The hashed header or property, "" for the routing key. Raises PreconditionFailed for invalid arguments."""
+    header, name = exchange.argument(HASH_HEADER), exchange.argument(HASH_PROPERTY)
+    if name is None:
+        return header or ""
+    if header is not None:
+        raise PreconditionFailed(f"{HASH_HEADER} and {HASH_PROPERTY} are mutually exclusive")
+    if name not in _PROPERTIES:
+        raise PreconditionFailed(f"Unsupported property: {name[:64]}")
+    return _PROPERTY + name
 
 
 @final
@@ -281,6 +296,62 @@ class HashRouter(Router):
         return () if best is None else (best,)
 
 
+@final
+class ModulusRouter(Router):
+    """Matches one binding per key, by the key's hash; bindings may have any keys of their own.
+
+    They are in the order of their destinations, so the same bindings give the same answer after every restart.
+    """
+
+    __slots__ = ("_bindings",)
+
+    def __init__(self) -> None:
+        self._bindings: list[Binding] = []
+
+    def add(self, binding: Binding) -> None:
+        self._bindings.append(binding)
+        self._bindings.sort(key=_place)
+
+    def remove(self, binding: Binding) -> None:
+        self._bindings.remove(binding)
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        if not self._bindings:
+            return ()
+        digest = blake2b(key.encode(errors="surrogateescape"), digest_size=_BYTES).digest()
+        return (self._bindings[int.from_bytes(digest, "big") % len(self._bindings)],)
+
+
+def _place(binding: Binding) -> tuple[bool, str, str]:
+    return binding.to_exchange, binding.destination, binding.key
+
+
+@final
+class RandomRouter(Router):
+    """Matches one binding by chance: the same one until `draw`, so that all looks at a message agree."""
+
+    __slots__ = ("_bindings", "_chance", "_drawn")
+
+    def __init__(self, chance: Random) -> None:
+        self._bindings: list[Binding] = []
+        self._chance = chance
+        self._drawn = 0.0
+
+    def add(self, binding: Binding) -> None:
+        self._bindings.append(binding)
+
+    def remove(self, binding: Binding) -> None:
+        self._bindings.remove(binding)
+
+    def draw(self) -> None:
+        """Choose anew, for the next message."""
+        self._drawn = self._chance.random()
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        bindings = self._bindings
+        return (bindings[int(self._drawn * len(bindings))],) if bindings else ()
+
+
 def _weight(binding: Binding) -> int:
     text = binding.key
     weight = int(text) if text.isascii() and text.isdecimal() and len(text) <= 7 else 0
@@ -301,20 +372,32 @@ _ENTRY_WEIGHT: Final = 8
 class _Hub:
     """One exchange with its bindings by identity and its router."""
 
-    __slots__ = ("alternate", "bindings", "exchange", "reads_headers", "router")
+    __slots__ = ("alternate", "bindings", "exchange", "hashes", "is_delaying", "picks_one", "router", "routes_each")
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, chance: Random) -> None:
         self.exchange = exchange
         self.alternate = exchange.alternate
         """The exchange for messages that it cannot route: its own, or that of a policy; None if there is none."""
-        self.reads_headers = exchange.kind == HEADERS
-        if exchange.kind == CONSISTENT_HASH:
-            header = hashed_header(exchange)
-            self.router: Router = HashRouter(header)
-            self.reads_headers = header != ""
+        kind = routed_as(exchange.kind, exchange.arguments)
+        self.is_delaying = exchange.kind == DELAYED
+        self.hashes = hashed_header(exchange) if kind == CONSISTENT_HASH else ""
+        """The header or property that decides instead of the key."""
+        self.picks_one = kind in (CONSISTENT_HASH, MODULUS_HASH, RANDOM)
+        """True if each message goes one way, however many keys it has."""
+        self.routes_each = kind in (HEADERS, RANDOM) or self.is_delaying or self.hashes != ""
+        """True if messages with the same key may go different ways."""
+        if kind == CONSISTENT_HASH:
+            self.router: Router = HashRouter(self.hashes)
+        elif kind == RANDOM:
+            self.router = RandomRouter(chance)
         else:
-            self.router = router_for(exchange.kind)
+            self.router = router_for(kind)
         self.bindings: dict[object, Binding] = {}
+
+    @property
+    def reads_messages(self) -> bool:
+        """True if more than keys and headers decides."""
+        return self.is_delaying or self.hashes.startswith(_PROPERTY) or isinstance(self.router, RandomRouter)
 
 
 def _own_alternate(exchange: Exchange) -> str | None:
@@ -331,18 +414,27 @@ class Exchanges:
 
     __slots__ = (
         "_alternate_of",
-        "_by_headers",
         "_cached",
+        "_chance",
+        "_each",
         "_host",
         "_hubs",
+        "_message_readers",
         "_routes",
         "_sources",
         "_to_exchange",
         "_to_queue",
+        "reads_messages",
     )
 
-    def __init__(self, host: str = "/", alternate_of: Callable[[Exchange], str | None] | None = None) -> None:
+    def __init__(
+        self,
+        host: str = "/",
+        alternate_of: Callable[[Exchange], str | None] | None = None,
+        chance: Random | None = None,
+    ) -> None:
         """`alternate_of` gives the exchange for what another cannot route, by its policy, too."""
+        self._chance = chance or Random()
         self._host = host
         self._alternate_of = alternate_of or _own_alternate
         self._hubs: dict[str, _Hub] = {}
@@ -351,10 +443,14 @@ class Exchanges:
         self._routes: dict[str, dict[str, tuple[str, ...]]] = {}
         self._cached = 0
         self._sources: dict[str, set[str]] = {}
-        self._by_headers: set[str] | None = None
-        """The exchanges whose messages may pass one that reads headers; None until somebody asks."""
+        self._each: set[str] | None = None
+        """The exchanges whose messages are routed one by one; None until somebody asks."""
+        self._message_readers: dict[str, _Hub] = {}
+        """The exchanges for which more than keys and headers decides."""
+        self.reads_messages = False
+        """True if there are such exchanges."""
         for name, kind in PREDECLARED:
-            self._hubs[name] = _Hub(Exchange(name, kind, durable=True))
+            self._hubs[name] = _Hub(Exchange(name, kind, durable=True), self._chance)
         self.govern()
 
     def govern(self) -> None:
@@ -380,8 +476,11 @@ class Exchanges:
             return False
         check_new_name(name)
         frozen(definition.arguments)
-        hub = self._hubs[name] = _Hub(definition)
+        hub = self._hubs[name] = _Hub(definition, self._chance)
         hub.alternate = self._alternate_of(definition)
+        if hub.reads_messages:
+            self._message_readers[name] = hub
+            self.reads_messages = True
         self._forget_routes()  # the exchange may be the missing alternate of another
         return True
 
@@ -451,7 +550,8 @@ class Exchanges:
     ) -> tuple[str, ...]:
         """The queues of a message, each once and in a stable order.
 
-        `extra_keys` are further routing keys (CC, BCC). Raises NotFound.
+        `extra_keys` are further routing keys (CC, BCC). If `reads_messages`, `headers` are those of `details`. Raises
+        NotFound.
         """
         if not extra_keys:
             if not exchange:
@@ -462,6 +562,8 @@ class Exchanges:
                 if route is not None:
                     return route
         self._hub(exchange)
+        if self.reads_messages:
+            self._draw()
         queues: dict[str, None] = {}
         by_key = self._walk(exchange, (routing_key, *extra_keys), headers, queues, {exchange})
         route = tuple(queues)
@@ -472,12 +574,50 @@ class Exchanges:
     def passes(
         self, exchange: str, routing_key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str], by: str
     ) -> bool:
-        """True if the message passes the exchange `by` on its way to queues."""
+        """True if the message that was routed last passes the exchange `by` on its way to queues."""
         if exchange not in self._upstream(by):
             return False
         seen = {exchange}
         self._walk(exchange, (routing_key, *extra_keys), headers, {}, seen)
         return by in seen
+
+    def details(self, message: Message, headers: Mapping[str, object] | None) -> Mapping[str, object] | None:
+        """The headers of a message, with those properties that an exchange of this host hashes."""
+        hashed = {hub.hashes for hub in self._message_readers.values() if hub.hashes.startswith(_PROPERTY)}
+        if not hashed:
+            return headers
+        try:
+            properties = properties_of(message)
+        except Refused:
+            return headers
+        found = dict(headers) if headers else {}
+        for name in hashed:
+            field = name[len(_PROPERTY) :]
+            found[name] = properties.timestamp_s if field == "timestamp" else getattr(properties, field)
+        return found
+
+    def later(
+        self,
+        exchange: str,
+        message: Message,
+        headers: Mapping[str, object] | None,
+        extra_keys: Sequence[str],
+        now_us: int,
+    ) -> Later | None:
+        """The message that was routed last, for those of its queues that get it later; None if none does."""
+        delay_ms = delay_of(headers)
+        delaying = {name for name, hub in self._message_readers.items() if hub.is_delaying} if delay_ms else set()
+        if not any([name == exchange or exchange in self._upstream(name) for name in delaying]):
+            return None
+        at_once: dict[str, None] = {}
+        if exchange not in delaying:
+            self._walk(exchange, (message.source.topic, *extra_keys), headers, at_once, {exchange} | delaying)
+        return Later(delayed(message, delay_ms, now_us), at_once)
+
+    def _draw(self) -> None:
+        for hub in self._message_readers.values():
+            if isinstance(hub.router, RandomRouter):
+                hub.router.draw()
 
     def _upstream(self, exchange: str) -> set[str]:
         """All exchanges that lead to this one, cached until the topology changes."""
@@ -493,12 +633,12 @@ class Exchanges:
                 found |= sources
         return found
 
-    def looks_at_headers(self, exchange: str) -> bool:
-        """True if headers may decide about messages of this exchange."""
-        if self._by_headers is None:
-            readers = [name for name, hub in self._hubs.items() if hub.reads_headers]
-            self._by_headers = set(readers).union(*[self._upstream(name) for name in readers])
-        return exchange in self._by_headers
+    def routes_each(self, exchange: str) -> bool:
+        """True if more than the key may decide about messages of this exchange: each is routed by itself."""
+        if self._each is None:
+            names = [name for name, hub in self._hubs.items() if hub.routes_each]
+            self._each = set(names).union(*[self._upstream(name) for name in names])
+        return exchange in self._each
 
     def _walk(
         self,
@@ -519,11 +659,11 @@ class Exchanges:
             hub = self._hubs.get(name)
             if hub is None:
                 continue  # an alternate exchange may be missing
-            if hub.reads_headers:
+            if hub.routes_each:
                 by_key = False
             onward: list[str] = []
             is_matched = False
-            for key in keys:
+            for key in keys[:1] if hub.picks_one else keys:
                 for binding in hub.router.match(key, headers):
                     is_matched = True
                     if binding.to_exchange:
@@ -550,7 +690,7 @@ class Exchanges:
     def _forget_routes(self) -> None:
         self._routes.clear()
         self._sources.clear()
-        self._by_headers = None
+        self._each = None
         self._cached = 0
 
     def exchanges(self) -> list[Exchange]:
@@ -594,6 +734,8 @@ class Exchanges:
             if names:
                 hub = self._hubs.pop(names.pop())
                 dropped.exchanges.append(hub.exchange)
+                if self._message_readers.pop(hub.exchange.name, None) is not None:
+                    self.reads_messages = bool(self._message_readers)
                 bindings.extend(hub.bindings.values())
                 bindings.extend(self._to_exchange.get(hub.exchange.name, ()))
                 continue

@@ -11,7 +11,7 @@ from headrace.core.access.permissions import CONFIGURE, EXCHANGE, QUEUE, READ
 from headrace.core.queue.definition import QueueDefinition, declared
 from headrace.core.queue.queues import check_new_name
 from headrace.core.routing.address import is_address, parse_address
-from headrace.core.routing.exchange import KINDS, Binding, Exchange
+from headrace.core.routing.exchange import KINDS, Binding, Exchange, routed_as
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, ProtocolError
 from headrace.net.facts import ChannelFacts
 from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_IMPLEMENTED
@@ -169,11 +169,11 @@ class Channel:
 
     def exchange_declare(self, method: commands.Exchange.Declare) -> None:
         kind = method.exchange_type
-        if not method.passive and kind not in KINDS:
-            raise ProtocolError(COMMAND_INVALID, f"unknown exchange type '{kind[:64]}'")
-        exchange = Exchange(
-            method.exchange, kind, method.durable, method.auto_delete, method.internal, dict(method.arguments or {})
-        )
+        arguments = dict(method.arguments or {})
+        for each in () if method.passive else (kind, routed_as(kind, arguments)):
+            if each not in KINDS:
+                raise ProtocolError(COMMAND_INVALID, f"unknown exchange type '{each[:64]}'")
+        exchange = Exchange(method.exchange, kind, method.durable, method.auto_delete, method.internal, arguments)
         if not method.passive:
             self._client.rights.check_declare_exchange(exchange)
         self._broker.declare_exchange(exchange, method.passive)

@@ -75,7 +75,7 @@ class Publisher:
         if source is None:
             source = self._source(route)
         is_special = bool(event.looks & _SPECIAL) or (
-            route.exchange != "" and client.broker.reads_headers(route.exchange)
+            route.exchange != "" and client.broker.routes_each(route.exchange)
         )
         if is_special or route.source is None or self.staged is not None or client.account.is_metered:
             for at, properties in enumerate(event.properties):

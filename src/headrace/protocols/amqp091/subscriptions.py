@@ -1,6 +1,5 @@
 """Consuming on a channel: consume, deliver, settle, recover, prefetch, and delivery tags. Core decides what is read."""
 
-import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, final
@@ -10,6 +9,7 @@ from pamqp import base, commands
 from headrace.core.client import ConsumePlan, ConsumeRequest, request_table
 from headrace.core.queue.definition import QUORUM, STREAM
 from headrace.core.queue.dispatch import UNLIMITED, Consumer, Credit, Delivery, Recipient
+from headrace.core.queue.filter_values import read_values
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.routing.address import format_message_id, is_address
@@ -157,9 +157,8 @@ class Tags:
 
 STREAM_OFFSET: Final = "x-stream-offset"
 _ARGUMENTS: Final = request_table("x-consumer-group", "x-group-mode", STREAM_OFFSET, "x-auto-commit", "x-priority")
-_AGO: Final = re.compile(r"(\d{1,9})([YMDhms])")
-"""A start so long ago: `5m`."""
-_UNIT_SECONDS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3600, "m": 60, "s": 1}
+_FILTER: Final = "x-stream-filter"
+_OTHERS: Final = "x-stream-match-unfiltered"
 _STREAM_OFFSET_ENTRY: Final = encode_shortstr(STREAM_OFFSET) + b"l"
 """Name and type of RabbitMQ's header; the eight bytes of the offset follow."""
 
@@ -398,10 +397,8 @@ class Subscriptions:
                 raise ProtocolError(NOT_IMPLEMENTED, f"{where} does not support global qos")
         arguments: dict[str, object] = dict(method.arguments or {})
         request = ConsumeRequest(queue, is_address(queue))
-        if isinstance(position := arguments.get(STREAM_OFFSET), str) and (found := _AGO.fullmatch(position)):
-            seconds = int(found[1]) * _UNIT_SECONDS[found[2]]
-            arguments[STREAM_OFFSET] = f"timestamp={max(0, self._context.now_us // 1_000_000 - seconds)}"
         request.read(_ARGUMENTS, arguments, f" for queue '{queue}' in vhost '{self._context.host.name}'")
+        self._read_filter(request, arguments, queue)
         request.exclusive = method.exclusive
         request.own_group = tag
         # A reader that says where to start needs no memory of where it was.
@@ -419,6 +416,19 @@ class Subscriptions:
         if not self._is_open:
             subscription.allow(False)
         return tag
+
+    def _read_filter(self, request: ConsumeRequest, arguments: dict[str, object], queue: str) -> None:
+        """Read the filter values that a consumer of a stream asks for. Raises PreconditionFailed."""
+        of = f"for queue '{queue}' in vhost '{self._context.host.name}'"
+        if _FILTER in arguments:
+            try:
+                request.filter_values = read_values(arguments[_FILTER])
+            except Refused as error:
+                raise PreconditionFailed(f"invalid arg '{_FILTER}' {of}: {error}") from error
+        others = arguments.get(_OTHERS, False)
+        if not isinstance(others, bool):
+            raise PreconditionFailed(f"invalid arg '{_OTHERS}' {of}: must be true or false")
+        request.admits_others = others
 
     def _consume_replies(self, method: commands.Basic.Consume, tag: str) -> None:
         if not method.no_ack:

@@ -5,8 +5,9 @@ from typing import Final, final
 from urllib.parse import quote, unquote_to_bytes
 
 from headrace.core.client import ConsumeRequest, request_table
+from headrace.core.queue.filter_values import read_values
 from headrace.core.routing.address import is_address
-from headrace.errors import PreconditionFailed, ProtocolError
+from headrace.errors import PreconditionFailed, ProtocolError, Refused
 from headrace.protocols.amqp10.filters import PROPERTY_FILTERS, selector_of_properties
 from headrace.protocols.amqp10.frames import INVALID_FIELD
 from headrace.protocols.amqp10.performatives import Attach, Source
@@ -120,6 +121,8 @@ _PROPERTIES: Final = request_table("consumer-group", "group-mode", "cursor", "au
 _SELECTORS: Final = ("apache.org:selector-filter:string", 0x0000468C00000004, "jms-selector")
 _SQL: Final = ("amqp:sql-filter", 0x120)
 _OFFSETS: Final = ("rabbitmq:stream-offset-spec",)
+_FILTER: Final = "rabbitmq:stream-filter"
+_OTHERS: Final = "rabbitmq:stream-match-unfiltered"
 _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
 
 
@@ -173,8 +176,20 @@ def _apply(request: ConsumeRequest, conditions: list[Condition], key: object, va
 
 
 def _apply_position(request: ConsumeRequest, descriptor: object, content: object) -> bool:
+    """Put a filter that only streams have in force."""
     if descriptor in _OFFSETS:
         request.position = _position("rabbitmq:stream-offset-spec", content)
+        return True
+    if descriptor == _FILTER:
+        try:
+            request.filter_values = read_values(to_neutral(content))
+        except Refused as error:
+            raise ProtocolError(INVALID_FIELD, f"the filter {_FILTER!r} {error}") from error
+        return True
+    if descriptor == _OTHERS:
+        if not isinstance(content, bool):
+            raise ProtocolError(INVALID_FIELD, f"the filter {_OTHERS!r} must be true or false")
+        request.admits_others = content
         return True
     return descriptor in _NO_LOCAL
 

@@ -213,7 +213,7 @@ class Publisher(Sink):
             or number != self._row_number + len(self._row)
         ):
             context.flush_row()
-            if source.exchange and context.broker.reads_headers(source.exchange):
+            if source.exchange and context.broker.routes_each(source.exchange):
                 return False
             if not client.is_publisher:
                 client.begin_publishing()

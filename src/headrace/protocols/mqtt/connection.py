@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from headrace.config.settings import MqttSettings
-from headrace.core.access.logins import Account, Admit, Login
+from headrace.core.access.logins import Account, Admit, Login, is_token
 from headrace.core.access.users import GUEST
 from headrace.core.client import Client
 from headrace.core.pipeline import AT_ONCE
@@ -45,6 +45,7 @@ from headrace.protocols.mqtt.reasons import (
     KEEP_ALIVE_TIMEOUT,
     NORMAL_DISCONNECTION,
     NOT_AUTHORIZED,
+    PACKET_TOO_LARGE,
     PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
     SERVER_SHUTTING_DOWN,
@@ -90,6 +91,8 @@ class Handshake:
                 raise ProtocolError(CLIENT_IDENTIFIER_NOT_VALID, "a session that is kept needs a client identifier")
             connect.client_id = _ASSIGNED_PREFIX + secrets.token_urlsafe(12)
         self._host_name, self._user = _split(connect.user_name)
+        self._is_nameless = not connect.user_name and not is_token(connect.password or b"")
+        """True without a user name, or with an empty one; a token has its own."""
 
     @property
     def lifetime_s(self) -> int:
@@ -111,7 +114,7 @@ class Handshake:
         wire = self._wire
         password: bytes | None = self.connect.password or b""
         user = self._user
-        if self.connect.user_name is None:
+        if self._is_nameless:
             if wire.certificate_name:
                 user, password = wire.certificate_name, None
             elif wire.is_loopback:
@@ -125,7 +128,7 @@ class Handshake:
         """The account of a login. Raises ProtocolError if the login was wrong."""
         if account is not None:
             return account
-        if self.connect.user_name is None:
+        if self._is_nameless:
             raise ProtocolError(NOT_AUTHORIZED, "a user name and a password are needed")
         raise ProtocolError(BAD_USER_NAME_OR_PASSWORD, "user name or password are wrong")
 
@@ -164,11 +167,26 @@ class Handshake:
 
     # -- the answer ----------------------------------------------------------------------------------------------------
 
+    def check_answer(self) -> None:
+        """Raises ProtocolError if the client takes no packet as large as its CONNACK."""
+        size, most = len(self._answer(False)), self.connect.maximum_packet_bytes
+        if most and size > most:  # MQTT 5 [MQTT-3.1.2-24]
+            raise ProtocolError(PACKET_TOO_LARGE, f"the CONNACK has {size} bytes, the maximum packet size is {most}")
+
     def answer(self, session_present: bool) -> None:
         """CONNACK."""
+        self._wire.send(self._answer(session_present))
+
+    def _answer(self, session_present: bool) -> bytes:
         connect = self.connect
-        properties = self._properties() if connect.version == V5 else None
-        self._wire.send(encode_connack(connect.version, session_present, SUCCESS, properties))
+        if connect.version != V5:
+            return encode_connack(connect.version, session_present, SUCCESS)
+        properties = self._properties()
+        whole = encode_connack(V5, session_present, SUCCESS, properties)
+        if RESPONSE_INFORMATION in properties.texts and 0 < connect.maximum_packet_bytes < len(whole):
+            del properties.texts[RESPONSE_INFORMATION]  # MQTT 5 [3.1.2.11.6]: the server may leave it out
+            return encode_connack(V5, session_present, SUCCESS, properties)
+        return whole
 
     def _properties(self) -> PropertyList:
         connect, limits = self.connect, self._server.limits
@@ -355,6 +373,7 @@ class Connection(Handler):
     def _open(self, handshake: Handshake, wire: Wire, account: Account) -> None:
         """Attach the session; CONNACK follows, after the commit if it promises something."""
         connect = handshake.connect
+        handshake.check_answer()
         host, client = handshake.enter(account)
         if not client.connect(self._inlet.pause_by_broker, self._on_ended):
             raise ProtocolError(QUOTA_EXCEEDED, client.refusal)
@@ -461,25 +480,27 @@ class Connection(Handler):
             return
         self._is_ending = True
         self._drop_intake()
-        receiver = self._receiver
+        receiver, handshake = self._receiver, self._handshake
         has_session = receiver is not None and receiver.session is not None
+        most = 0 if handshake is None else handshake.connect.maximum_packet_bytes
+        if receiver is not None:
+            most = receiver.max_packet_bytes
         self._leave(with_will=True)
         code = error.code if isinstance(error, ProtocolError) else PROTOCOL_ERROR
         version = self._decoder.version
-        reasons = receiver.reasons(str(error)) if receiver is not None else self._reasons(str(error))
+        reasons = receiver.reasons(str(error)) if receiver is not None else self._reasons(str(error), most)
         if self._publisher is not None:
             goodbye = encode_disconnect(version, code, reasons)
         elif has_session:
             goodbye = b""  # the session is gone before the client was told of it, and CONNACK has no code for that
         else:
             goodbye = encode_connack(version, False, code, reasons) if version else b""
-        if goodbye:
+        if goodbye and (not most or len(goodbye) <= most):
             wire.send(goodbye)
         wire.close()
 
-    def _reasons(self, text: str) -> PropertyList | None:
+    def _reasons(self, text: str, most: int) -> PropertyList | None:
         """The reason for a client that did not get in."""
-        most = self._handshake.connect.maximum_packet_bytes if self._handshake is not None else 0
         if self._decoder.version != V5 or most:
             return None
         properties = PropertyList()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.group import ACK
-from headrace.errors import HeadraceError, Refused
+from headrace.errors import HeadraceError, ProtocolError, Refused
 from headrace.protocols.mqtt.codec import PublishEncoder, encode_acknowledgement
-from headrace.protocols.mqtt.packets import PUBREL
-from headrace.protocols.mqtt.reasons import FAILURE, PACKET_IDENTIFIER_NOT_FOUND
+from headrace.protocols.mqtt.packets import NAMES, PUBACK, PUBCOMP, PUBREC, PUBREL, V5
+from headrace.protocols.mqtt.reasons import FAILURE, PACKET_IDENTIFIER_NOT_FOUND, PROTOCOL_ERROR
 
 if TYPE_CHECKING:
     from headrace.protocols.mqtt.receiver import Receiver
@@ -158,17 +158,24 @@ class Outbox:
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
     def acknowledged(self, number: int) -> None:
-        """PUBACK; ignored if no message has that identifier."""
+        """PUBACK; ignored if no message has that identifier. Raises ProtocolError."""
         if number in self._flights:
             self.settle(self._flights.pop(number))
             self._receiver.has_room()
+        else:
+            self._check_kind(number, PUBACK)
 
     def received(self, number: int, reason: int) -> None:
-        """PUBREC: the client has the message or refuses it; it is not sent again."""
+        """PUBREC: the client has the message or refuses it; it is not sent again. Raises ProtocolError."""
         receiver = self._receiver
         session = receiver.session
         assert session is not None
         if number not in self._receipts:
+            if number in self._flights:
+                self._check_kind(number, PUBREC)
+            if reason >= FAILURE:
+                self.completed(number)  # MQTT 5 [MQTT-4.3.3-4]: no PUBREL
+                return
             known = number in session.completing
             self._release(number, 0 if known else PACKET_IDENTIFIER_NOT_FOUND)
             return
@@ -188,10 +195,21 @@ class Outbox:
             receiver.host.broker.when_safe(self._stored)
 
     def completed(self, number: int) -> None:
-        """PUBCOMP: the packet identifier is free again."""
+        """PUBCOMP: the packet identifier is free again. Raises ProtocolError."""
         receiver = self._receiver
+        if number in self._flights or number in self._receipts:
+            self._check_kind(number, PUBCOMP)
         if receiver.session is not None and receiver.host.broker.sessions.finish_completing(receiver.session, number):
             receiver.has_room()
+
+    def _check_kind(self, number: int, kind: int) -> None:
+        """Raises ProtocolError for MQTT 3 if the message with this identifier has acknowledgements of another kind.
+
+        MQTT 5 lets the receiver of an acknowledgement say that it does not know the identifier.
+        """
+        if self._receiver.version != V5 and self._is_used(number):  # MQTT 3.1.1 [MQTT-4.8.0-1]
+            name = NAMES[kind]
+            raise ProtocolError(PROTOCOL_ERROR, f"{name}: message {number} is acknowledged by packets of another type")
 
     def resume(self) -> None:
         """Send PUBREL again for messages that a returning client had received."""

@@ -25,12 +25,13 @@ from typing import Final, final
 
 from zlib_ng.zlib_ng import crc32
 
+from headrace.core.queue.filter_values import FILTER_VALUE
 from headrace.errors import ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.streams.frames import DELIVER
 from headrace.wire.amqp10 import DATA_BODY, joined, parts, split, translated, with_changes
 from headrace.wire.amqp10 import stored as stored_form
-from headrace.wire.encodings import decode_headers, properties_of
+from headrace.wire.encodings import properties_of
 from headrace.wire.properties import Properties
 
 _MAGIC: Final = 0x50
@@ -39,10 +40,6 @@ _LENGTH: Final = struct.Struct(">I")
 _HEADER: Final = struct.Struct(">BBHIqQQIIII")
 _DELIVER: Final = struct.Struct(">IHHB")
 _DELIVER_2: Final = struct.Struct(">IHHBQ")
-
-FILTER_VALUE: Final = "x-stream-filter-value"
-"""The annotation, or the header of other protocols, that subscriptions filter by."""
-_FILTER_BYTES: Final = FILTER_VALUE.encode()
 
 MOST_MESSAGES: Final = 2048
 """Messages of a chunk: as many as one turn of the event loop serves."""
@@ -94,17 +91,6 @@ def with_filter(properties: bytes, value: str) -> bytes:
     head, footer = parts(properties) if properties else (b"", b"")
     form = properties[0] if properties else DATA_BODY
     return stored_form(form, with_changes(head, None, {FILTER_VALUE: value}), footer)
-
-
-def filter_value(message: Message) -> str | None:
-    """Return the filter value of a message of any protocol; None if it has none."""
-    if _FILTER_BYTES not in message.properties:
-        return None
-    try:
-        value = decode_headers(message.source.encoding, message.properties).get(FILTER_VALUE)
-    except Refused:
-        return None
-    return value if isinstance(value, str) else None
 
 
 @final

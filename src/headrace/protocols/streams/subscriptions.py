@@ -5,13 +5,15 @@ from typing import Final, final
 
 from headrace.core.access.permissions import READ
 from headrace.core.queue.definition import FIRST as FROM_FIRST
+from headrace.core.queue.definition import LAST as FROM_LAST
 from headrace.core.queue.definition import NEXT as FROM_NEXT
 from headrace.core.queue.definition import TIMESTAMP as FROM_TIMESTAMP
+from headrace.core.queue.filter_values import ValueFilter
 from headrace.core.queue.queue import Queue
 from headrace.core.queue.readers import ALONE, Reader, ReaderGroup
 from headrace.errors import PreconditionFailed, ProtocolError
 from headrace.model import Message
-from headrace.protocols.streams.chunks import MOST_BYTES, MOST_MESSAGES, filter_value
+from headrace.protocols.streams.chunks import MOST_BYTES, MOST_MESSAGES
 from headrace.protocols.streams.codec import Position, Request, frame
 from headrace.protocols.streams.frames import (
     CONSUMER_UPDATE,
@@ -40,7 +42,7 @@ def offset_of(queue: Queue, position: Position) -> int:
     if position.kind == FIRST:
         return queue.offset_at((FROM_FIRST, 0))
     if position.kind == LAST:
-        return max(queue.first_offset, queue.safe_offset - 1)
+        return queue.offset_at((FROM_LAST, 0))
     if position.kind == NEXT:
         return queue.offset_at((FROM_NEXT, 0))
     if position.kind == OFFSET:
@@ -50,26 +52,10 @@ def offset_of(queue: Queue, position: Position) -> int:
     raise PreconditionFailed(f"a position of kind {position.kind} is not known")
 
 
-@final
-class Filter:
-    """The filter values that a subscription wants."""
-
-    __slots__ = ("_admits_others", "_values")
-
-    def __init__(self, values: frozenset[str], admits_others: bool) -> None:
-        self._values = values
-        self._admits_others = admits_others
-        """True if messages without a value are wanted too."""
-
-    def admits(self, message: Message) -> bool:
-        value = filter_value(message)
-        return self._admits_others if value is None else value in self._values
-
-
-def filter_of(properties: dict[str, str]) -> Filter | None:
+def filter_of(properties: dict[str, str]) -> ValueFilter | None:
     """The filter of a subscription; None if it wants everything."""
     values = [value for key, value in properties.items() if key.startswith(_FILTER)]
-    return Filter(frozenset(values), properties.get(_OTHERS) == "true") if values else None
+    return ValueFilter(frozenset(values), properties.get(_OTHERS) == "true") if values else None
 
 
 @final
@@ -84,7 +70,7 @@ class Subscription(Reader):
         """The number of chunks that the client still takes."""
         self.is_active = True
         """False while another reader of its group is the active one, or this one waits for its position."""
-        self.filter: Filter | None = None
+        self.filter: ValueFilter | None = None
         self.group_name = ""
         self.group: ReaderGroup | None = None
         self.updates: dict[int, tuple[Subscription, bool]] = {}

@@ -115,15 +115,15 @@ def test_the_default_exchange_cannot_be_declared(passive: bool) -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(PreconditionFailed, match="unknown exchange type 'x-random'"):
-        Exchanges().declare(Exchange("x", "x-random"))
+    with pytest.raises(PreconditionFailed, match="unknown exchange type 'x-recent-history'"):
+        Exchanges().declare(Exchange("x", "x-recent-history"))
 
 
 def test_a_refused_declare_leaves_nothing_behind() -> None:
     exchanges = Exchanges()
 
     with pytest.raises(PreconditionFailed):
-        exchanges.declare(Exchange("x", "x-random"))
+        exchanges.declare(Exchange("x", "x-recent-history"))
 
     with pytest.raises(NotFound):
         exchanges.get("x")

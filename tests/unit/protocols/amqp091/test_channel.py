@@ -317,6 +317,10 @@ def test_a_consumer_of_a_higher_priority_comes_first(client: _Client) -> None:
         {"x-group-mode": 1},
         {"x-auto-commit": 1},
         {"x-stream-offset": "soon"},
+        {"x-stream-offset": "0s"},
+        {"x-stream-filter": 5},
+        {"x-stream-filter": ["a", 5]},
+        {"x-stream-match-unfiltered": "yes"},
     ],
 )
 def test_an_argument_of_a_consumer_that_is_not_of_its_kind_is_refused(

@@ -145,7 +145,7 @@ def test_what_a_connect_does_not_say_has_the_default_of_the_specification() -> N
         ("10 10 0004 4d515454 05 02 003c 02 17 02 0001 61", PROTOCOL_ERROR, 5),  # neither 0 nor 1
         ("10 12 0004 4d515454 05 02 003c 04 17 01 17 01 0001 61", PROTOCOL_ERROR, 5),  # twice
         ("10 12 0004 4d515454 05 02 003c 04 16 0001 61 0001 61", PROTOCOL_ERROR, 5),  # data without a method
-        ("10 11 0004 4d515454 05 02 003c 03 23 0001 0001 61", PROTOCOL_ERROR, 5),  # not of a CONNECT
+        ("10 11 0004 4d515454 05 02 003c 03 23 0001 0001 61", MALFORMED_PACKET, 5),  # not of a CONNECT
         ("10 10 0004 4d515454 05 02 003c 02 7f 01 0001 61", MALFORMED_PACKET, 5),  # no such property
         ("10 0f 0004 4d515454 05 02 003c 8000 0001 61", MALFORMED_PACKET, 5),  # a length in too many bytes
     ],
@@ -353,6 +353,7 @@ def test_auth() -> None:
         (4, "e1 00", MALFORMED_PACKET),
         (5, "e0 01 8e", PROTOCOL_ERROR),  # taken over: the server says that
         (5, "e0 06 00 04 1c 0001 61", PROTOCOL_ERROR),  # so it does with a server reference
+        (5, "e0 05 00 03 21 0001", MALFORMED_PACKET),  # a receive maximum is of CONNECT
         (4, "f0 00", MALFORMED_PACKET),
         (5, "f0 00", PROTOCOL_ERROR),
         (5, "f0 02 18 00", PROTOCOL_ERROR),  # no method

@@ -121,11 +121,12 @@ def test_a_wrong_password_is_refused(version: int, code: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 5), (5, 0x87)])
-def test_from_elsewhere_nobody_comes_in_without_a_name(version: int, code: int) -> None:
+@pytest.mark.parametrize("user", [None, ""])
+def test_from_elsewhere_nobody_comes_in_without_a_name(version: int, code: int, user: str | None) -> None:
     field = Field()
     device = Device(field, version)
     device.line.is_loopback = False
-    device.connect()
+    device.connect(user=user)
     assert device.connack is not None
     assert device.connack.reason == code
 
