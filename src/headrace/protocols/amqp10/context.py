@@ -20,7 +20,7 @@ from headrace.core.queue.queue import Queue
 from headrace.core.routing.address import group_of_client
 from headrace.core.routing.exchange import Binding
 from headrace.core.routing.topics import key_of_filter
-from headrace.errors import NotFound, PreconditionFailed, ProtocolError
+from headrace.errors import AccessRefused, NotFound, PreconditionFailed, ProtocolError
 from headrace.model import AMQP10
 from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.addresses import ADDRESS, EXCHANGE, QUEUE, TOPIC, Node, has_no_local, queue_path
@@ -247,8 +247,9 @@ def enter(server: Server, wire: "Wire", account: Account, opening: Open) -> Conn
     host = server.find_host(name)
     if host is None:
         raise ProtocolError(frames.NOT_FOUND, f"there is no virtual host '{name[:64]}'")
-    granted = server.access.rights(account, name)
-    if granted is None:
-        raise ProtocolError(frames.UNAUTHORIZED, f"user '{account.name}' may not enter vhost '{name[:64]}'")
-    client = Client(host.broker, account, granted, opening.container_id, PROTOCOL, AMQP10)
+    try:
+        rights = server.access.enter(account, name)
+    except AccessRefused as error:
+        raise ProtocolError(frames.UNAUTHORIZED, str(error)) from error
+    client = Client(host.broker, account, rights, opening.container_id, PROTOCOL, AMQP10)
     return ConnectionContext(wire, host, client, min(opening.max_frame_size, frames.MAX_FRAME_SIZE))

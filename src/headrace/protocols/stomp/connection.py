@@ -161,13 +161,12 @@ class Connection(Handler):
     def _open(self, wire: Wire, frame: Frame, account: Account) -> None:
         """Enter the virtual host and answer. Raises AccessRefused."""
         host, broker = self._host(frame.get("host"))
-        rights = self._server.access.rights(account, host) if broker is not None else None
-        if broker is None or rights is None:
-            raise AccessRefused(f"access to vhost '{host}' refused for user '{account.name}'")
+        rights = self._server.access.enter(account, host)
+        assert broker is not None
         client_id = frame.get("client-id") or wire.peer
         client = Client(broker, account, rights, client_id, PROTOCOL, AMQP091)
         if not client.connect(self._inlet.pause_by_broker, self._on_ended, self._on_rights):
-            raise AccessRefused(f"user '{account.name}' has {account.connections} connections and may have no more")
+            raise AccessRefused(client.refusal)
         version = self._decoder.version
         session = "session-" + secrets.token_urlsafe(16)
         self._context = context = ConnectionContext(wire, client, version, session)
