@@ -186,6 +186,7 @@ async def publish(call: Call, host: str, body: Publication) -> int:
     broker = call.broker(host)
     found = draft(body, call.visitor.name, call.site.clock.now_us())
     rights, source = call.rights(host), found.message.source
+    client_of(call, broker, rights).check_user_id(body.properties.user_id)
     if found.is_topic:
         check_topic(source.topic)
         rights.check_topic_publish(source.topic, source.client_id)

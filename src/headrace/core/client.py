@@ -22,7 +22,7 @@ from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Recipient
 from headrace.core.queue.group import STREAM_MODE, Group, mode_joined, mode_to_join
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.routing.address import MAX_CACHED_KEY, Address, effective_group, is_address, parse_address
-from headrace.errors import AccessRefused, NotFound, Refused
+from headrace.errors import AccessRefused, NotFound, PreconditionFailed, Refused
 from headrace.model import NATIVE, Message, Source
 from headrace.names import check_topic, quoted
 from headrace.selector import Selector
@@ -232,6 +232,16 @@ class Client:
         self.broker.check_memory()
         if self.account.is_metered:
             self.account.check_rate(1, monotonic_us)
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def check_user_id(self, claimed: str) -> None:
+        """Check the user that a message names, if any: impersonators may name others. Raises PreconditionFailed."""
+        user = self.account.user
+        if claimed and claimed != user.name and not user.is_impersonator:
+            raise PreconditionFailed(
+                f"user_id property set to '{claimed[:128]}' but authenticated user was '{user.name}'"
+            )
 
     # -- publishing to topics ----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from headrace.core.client import Client, ConsumeRequest, insider
 from headrace.core.queue.definition import STREAM, QueueDefinition
 from headrace.core.queue.dispatch import Consumer
 from headrace.core.queue.queue import DEFAULT_GROUP
-from headrace.errors import AccessRefused, HeadraceError, Refused, TooLarge, Unavailable
+from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, Refused, TooLarge, Unavailable
 from headrace.model import NATIVE
 from tests.house import House
 
@@ -306,3 +306,16 @@ def test_a_program_with_the_broker_inside_may_read_everything() -> None:
     house.broker.declare(QueueDefinition("orders"))
 
     assert insider(house.broker, "embedded").plan(ConsumeRequest("orders")).queue.name == "orders"
+
+
+def test_a_message_names_its_user_or_nobody_unless_the_user_may_impersonate() -> None:
+    house = House()
+    writer = publisher(house)
+
+    writer.check_user_id("")
+    writer.check_user_id("ann")
+    with pytest.raises(PreconditionFailed, match="user_id property set to 'bob' but authenticated user was 'ann'"):
+        writer.check_user_id("bob")
+
+    writer.account.change(User("ann", tags=("impersonator",)))
+    writer.check_user_id("bob")

@@ -114,9 +114,7 @@ class Publisher:
         client, context = self._client, self._context
         is_read = is_special or route.source is None or self.staged is not None
         given = decode_properties(properties) if is_read else Properties()
-        account = client.account
-        if given.user_id and given.user_id != account.user.name:
-            self._check_user(given.user_id)
+        client.check_user_id(given.user_id)
         if given.reply_to == REPLY_TO:
             properties = self._with_reply_key(properties)
         extra_keys: Sequence[str] = _NO_KEYS
@@ -127,9 +125,9 @@ class Publisher:
                 client.rights.check_topic(WRITE, route.exchange, key, client.client_id)
         expires_us = self._expires_us(properties)
         message = Message(source, body, context.now_us, properties, priority_of(properties), expires_us)
-        if account.is_metered:
+        if client.account.is_metered:
             client.published += 1
-            account.check_size(len(body))
+            client.account.check_size(len(body))
         if route.source is None and self._went_aside(route, given, message):
             return
         if self.staged is not None:
@@ -152,11 +150,6 @@ class Publisher:
         self.is_closed = True
         if self.staged is not None:
             self.begin()
-
-    def _check_user(self, claimed: str) -> None:
-        user = self._client.account.user
-        if not user.is_impersonator:
-            raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user.name}'")
 
     def _source(self, route: Route) -> Source:
         """The source of messages with this route. The route keeps it unless each message needs a look by itself."""

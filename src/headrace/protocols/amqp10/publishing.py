@@ -11,7 +11,7 @@ from typing import Final, final
 from headrace.core.batch import ConfirmAll
 from headrace.core.routing.address import MAX_CACHED_KEY, is_address
 from headrace.core.transaction import Publish
-from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
+from headrace.errors import HeadraceError, NotFound, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10 import addresses, frames
 from headrace.protocols.amqp10.addresses import Node, parse_node, queue_path
@@ -30,7 +30,7 @@ from headrace.protocols.amqp10.performatives import (
     error_for,
 )
 from headrace.protocols.amqp10.session import Incoming, IncomingLink, Link, Session, Sink
-from headrace.wire.amqp10 import SUBJECT, TO, USER_ID, Head, annotation_keys, expires_us, scan_head, split
+from headrace.wire.amqp10 import SUBJECT, TO, Head, annotation_keys, expires_us, scan_head, split, user_id_of
 from headrace.wire.amqp10_scan import DEFAULT_PRIORITY, DELIVERY_DELAY, DELIVERY_TIME, plain_priority
 from headrace.wire.encodings import decode_headers
 from headrace.wire.types import Map
@@ -92,7 +92,17 @@ def _sink_of(session: Session, target: Target) -> Sink:
 class KnownHead:
     """The sections before a message's body, as far as a publish depends on them."""
 
-    __slots__ = ("_delay_us", "_due_us", "_headers", "_properties", "has_expiry", "head", "is_for_later", "priority")
+    __slots__ = (
+        "_delay_us",
+        "_due_us",
+        "_headers",
+        "_properties",
+        "has_expiry",
+        "head",
+        "is_for_later",
+        "priority",
+        "user_id",
+    )
 
     def __init__(self, properties: bytes) -> None:
         head = scan_head(properties, _ANNOTATIONS)
@@ -101,6 +111,7 @@ class KnownHead:
         self._headers: dict[str, object] | None = None
         priority = head.priority
         self.priority = DEFAULT_PRIORITY if priority is None else priority
+        self.user_id = user_id_of(head)
         self.has_expiry = expires_us(head, 1) != 0
         self._due_us = _milliseconds(head, DELIVERY_TIME) * 1000
         self._delay_us = _milliseconds(head, DELIVERY_DELAY) * 1000
@@ -282,6 +293,8 @@ class Publisher(Sink):
         known = self._heads.get(properties)
         if known is None:
             known = self._learn(properties)
+        if known.user_id:
+            self._check_user_id(known.user_id)
         route = self._fixed
         if route is None:
             route = self._route_of(known.head)
@@ -303,11 +316,14 @@ class Publisher(Sink):
         else:
             client.rights.check_publish(source.exchange, source.topic, client.client_id)
 
+    def _check_user_id(self, claimed: str) -> None:
+        try:
+            self._context.client.check_user_id(claimed)
+        except PreconditionFailed as error:
+            raise ProtocolError(frames.UNAUTHORIZED, str(error)) from error  # the condition that RabbitMQ gives
+
     def _learn(self, properties: bytes) -> KnownHead:
         known = KnownHead(properties)
-        user = known.head.property_field(USER_ID)
-        if isinstance(user, bytes) and user and user != self._context.client.account.name.encode():
-            raise ProtocolError(frames.UNAUTHORIZED, "the property user-id is not the user that logged in")
         if len(properties) <= _MAX_HEAD_BYTES:
             if len(self._heads) >= _MAX_HEADS:
                 self._heads.clear()

@@ -222,9 +222,7 @@ class Publisher:
         properties.delivery_mode = _PERSISTENT if switch(frame, "persistent", False) else _TRANSIENT
         properties.priority = number(frame, "priority", _MAX_PRIORITY)
         properties.timestamp_s = number(frame, "timestamp", (1 << 63) - 1)
-        user = self._client.account.user
-        if properties.user_id and properties.user_id != user.name and not user.is_impersonator:
-            raise Refused(f"the header 'user-id' is {properties.user_id[:64]!r}, but the user is {user.name!r}")
+        self._client.check_user_id(properties.user_id)
         if properties.reply_to.startswith(f"/{TEMPORARY}/"):
             destination = parse_destination(properties.reply_to)
             properties.reply_to = self._reply_queue(destination.key)

@@ -68,3 +68,18 @@ def test_a_client_above_the_limit_of_its_virtual_host_hears_so() -> None:
     assert first.commands == ["CONNECTED"]
     assert second.commands == ["ERROR"]
     assert "access to vhost '/' refused for user 'guest': connection limit (1) is reached" in second.heard
+
+
+def test_a_message_that_names_another_user_is_refused_except_of_impersonators() -> None:
+    station = Station()
+    client = station.connect()
+    send = "SEND", "destination:/queue/q", "user-id:ann"
+
+    client.say(*send, body="not mine")
+    assert client.commands == ["CONNECTED", "ERROR"]
+
+    station.access.put_user("guest", None, ["impersonator"], must)
+    client = station.connect()
+    client.say(*send, body="in the name of")
+    assert client.commands == ["CONNECTED"]
+    assert station.house.consume("q").payloads == ["in the name of"]
