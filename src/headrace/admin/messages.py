@@ -185,14 +185,15 @@ async def publish(call: Call, host: str, body: Publication) -> int:
     """Publish a message; return the number of queues that took it, once it is durable there. Raises Refused."""
     broker = call.broker(host)
     found = draft(body, call.visitor.name, call.site.clock.now_us())
-    rights, source = call.rights(host), found.message.source
-    client_of(call, broker, rights).check_user_id(body.properties.user_id)
+    source, size = found.message.source, len(found.message.payload)
+    client = Client(broker, call.visitor.account, call.rights(host), source.client_id, PROTOCOL, NATIVE)
+    client.check_user_id(body.properties.user_id)
     if found.is_topic:
         check_topic(source.topic)
-        rights.check_topic_publish(source.topic, source.client_id)
+        client.check_publish_topic(source.topic, size)
     else:
-        rights.check_publish(source.exchange, source.topic, source.client_id)
-    call.meter(1, len(found.message.payload))
+        client.check_publish(source.exchange, source.topic, size)
+    client.check_rate(call.site.clock.monotonic_us())
     taken = 0
 
     def start(confirm: Done) -> None:

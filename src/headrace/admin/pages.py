@@ -259,14 +259,6 @@ class Call:
             raise NotFound(f"no vhost '{host}'")
         return broker, self.site.access.enter(self.visitor.account, host)
 
-    def meter(self, messages: int, largest_bytes: int) -> None:
-        """Count messages before they are published. Raises TooLarge, Unavailable if they exceed a limit."""
-        self.site.hosts.check_memory()
-        account = self.visitor.account
-        if account.is_metered:
-            account.check_size(largest_bytes)
-            account.check_rate(messages, self.site.clock.monotonic_us())
-
     def record(self, what: str) -> None:
         """Log a deletion, with the visitor's name."""
         _log.info("%s, by user %r over HTTP", what, self.visitor.name)

@@ -319,3 +319,52 @@ def test_a_message_names_its_user_or_nobody_unless_the_user_may_impersonate() ->
 
     writer.account.change(User("ann", tags=("impersonator",)))
     writer.check_user_id("bob")
+
+
+def test_a_message_to_an_exchange_is_decided_on_by_rights_size_rate_and_flow() -> None:
+    house = House()
+    writer = publisher(house, "^(amq.direct|orders|amq.default)$", limits=Limits(max_message_bytes=10))
+    waits: list[bool] = []
+    writer.connect(waits.append, lambda _: None)
+
+    writer.check_publish("amq.direct", "key", 10)
+    writer.check_publish("", "$queue/orders", 10)
+    for exchange, key, size, error in (
+        ("amq.fanout", "key", 1, AccessRefused),
+        ("", "$queue/invoices", 1, AccessRefused),
+        ("", "$queue/orders/$ack/x/", 1, Refused),
+        ("amq.direct", "key", 11, TooLarge),
+    ):
+        with pytest.raises(error):
+            writer.check_publish(exchange, key, size)
+
+    assert writer.published == 6
+    assert list(house.broker.on_flow) == [writer]
+
+
+def test_keys_are_checked_for_each_message_once_a_topic_permission_exists() -> None:
+    house = House()
+    writer = publisher(house)
+    writer.check_publish("amq.topic", "office.1", 1)
+
+    bound = TopicPermission("ann", "/", "amq.topic", r"^plant\.", ".*")
+    writer.rights.grant(Permission("ann", "/", "", ".*", ""), {"amq.topic": bound})
+
+    writer.check_publish("amq.topic", "plant.1", 1)
+    for _ in range(2):
+        with pytest.raises(AccessRefused):
+            writer.check_publish("amq.topic", "office.1", 1)
+
+
+def test_a_queue_is_declared_by_users_who_may_configure_it_and_belongs_to_the_connection() -> None:
+    house = House()
+    client = publisher(house)
+    client.connect(lambda _: None, lambda _: None)
+    with pytest.raises(AccessRefused):
+        client.declare(QueueDefinition("own", exclusive=True))
+
+    client.rights.grant(Permission("ann", "/", "^own$", "", ""), {})
+    client.declare(QueueDefinition("own", exclusive=True))
+    client.leave()
+
+    assert "own" not in house.broker.topology.queues

@@ -64,14 +64,11 @@ class Publisher:
     def publish(self, event: Publish) -> None:
         """Publish one message or a row. Raises Refused to end the channel, ProtocolError to end the connection."""
         context, client = self._context, self._client
-        if not client.is_publisher:
-            client.begin_publishing()
         self.is_ahead = True
         route = event.route
         source = route.source
-        rights = client.rights
-        if source is None or route.exchange not in rights.writable or rights.topics:
-            rights.check_publish(route.exchange, route.key, client.client_id)
+        if source is None or route.exchange not in client.rights.free:
+            client.check_publish(route.exchange, route.key, 0, 0)  # each message is charged for by itself
         if source is None:
             source = self._source(route)
         is_special = bool(event.looks & _SPECIAL) or (
@@ -125,9 +122,7 @@ class Publisher:
                 client.rights.check_topic(WRITE, route.exchange, key, client.client_id)
         expires_us = self._expires_us(properties)
         message = Message(source, body, context.now_us, properties, priority_of(properties), expires_us)
-        if client.account.is_metered:
-            client.published += 1
-            client.account.check_size(len(body))
+        client.charge(len(body))
         if route.source is None and self._went_aside(route, given, message):
             return
         if self.staged is not None:

@@ -105,17 +105,13 @@ class ConnectionContext:
         if node.kind == QUEUE and node.name not in self.broker.topology.queues:
             if "queue" not in capabilities:
                 raise NotFound(f"no queue '{node.name}' in vhost '{self.host.name}'")
-            self._declare(QueueDefinition(node.name))
+            self.client.declare(QueueDefinition(node.name))
         elif node.kind == EXCHANGE:
             self.broker.topology.exchanges.check_publish(node.name)
 
     def declare_own(self, selector: str = "") -> Queue:
         """Declare a queue for this connection alone, which goes with it. Raises AccessRefused."""
-        return self._declare(QueueDefinition("", durable=False, exclusive=True, filter=selector))
-
-    def _declare(self, definition: QueueDefinition) -> Queue:
-        self.client.rights.check_declare_queue(definition)
-        return self.broker.declare(definition, self.client.owner)
+        return self.client.declare(QueueDefinition("", durable=False, exclusive=True, filter=selector))
 
     # -- sources -----------------------------------------------------------------------------------------------------
 
@@ -131,7 +127,7 @@ class ConnectionContext:
             return self._bound(link, source, node, request)
         if node.kind == QUEUE and node.name not in self.broker.topology.queues and "queue" in source.capabilities:
             self.check_read(node)
-            self._declare(QueueDefinition(node.name))
+            self.client.declare(QueueDefinition(node.name))
         return Reading(self.client.plan(request))
 
     def own_reading(self) -> Reading:

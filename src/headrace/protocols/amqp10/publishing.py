@@ -132,13 +132,13 @@ class KnownHead:
 class Route:
     """The place that messages go to, as core knows it."""
 
-    __slots__ = ("is_checked_always", "is_topic", "source")
+    __slots__ = ("is_single", "is_topic", "source")
 
     def __init__(self, source: Source, is_topic: bool) -> None:
         self.source = source
         self.is_topic = is_topic
-        self.is_checked_always = is_topic or is_address(source.topic)
-        """True if the right to write to the exchange does not suffice."""
+        self.is_single = is_topic or is_address(source.topic)
+        """True if each message is published by itself: the right to write to the exchange does not suffice."""
 
 
 @final
@@ -172,7 +172,7 @@ class Publisher(Sink):
             node.kind == addresses.EXCHANGE and node.key is not None
         ):
             self._fixed = self._route(node.kind, node.name, node.key or "")
-        self._is_quick = self._fixed is not None and not self._fixed.is_checked_always
+        self._is_quick = self._fixed is not None and not self._fixed.is_single
         """True if neighbours may be published in one call."""
         self._row: list[Message] = []
         """Messages that are not with core yet: neighbours are published with one call."""
@@ -216,7 +216,7 @@ class Publisher(Sink):
         context, route = self._context, self._fixed
         assert route is not None
         client, source = context.client, route.source
-        if client.account.is_metered or client.rights.topics or source.exchange not in client.rights.writable:
+        if not client.is_publisher or client.account.is_metered or source.exchange not in client.rights.free:
             return False
         if (
             context.open_row is not self._flush
@@ -226,8 +226,6 @@ class Publisher(Sink):
             context.flush_row()
             if source.exchange and context.broker.reads_headers(source.exchange):
                 return False
-            if not client.is_publisher:
-                client.begin_publishing()
             context.open_row, self._row_link, self._row_number = self._flush, link, number
         self._row.append(Message(source, payload, context.now_us, properties, priority))
         return True
@@ -283,13 +281,6 @@ class Publisher(Sink):
             error = f"there is no message format {delivery.format:#x} here"
             raise ProtocolError(frames.NOT_IMPLEMENTED, error)
         context = self._context
-        client = context.client
-        if not client.is_publisher:
-            client.begin_publishing()
-        account = client.account
-        if account.is_metered:
-            client.published += 1
-            account.check_size(len(delivery.message))
         known = self._heads.get(properties)
         if known is None:
             known = self._learn(properties)
@@ -298,9 +289,7 @@ class Publisher(Sink):
         route = self._fixed
         if route is None:
             route = self._route_of(known.head)
-        rights = client.rights
-        if route.source.exchange not in rights.writable or rights.topics or route.is_checked_always:
-            self._check(route)
+        self._check(route, len(delivery.message))
         expires = expires_us(known.head, context.now_us) if known.has_expiry else 0
         due = known.not_before_us(context.now_us) if known.is_for_later else 0
         message = Message(route.source, payload, context.now_us, properties, known.priority, expires, due)
@@ -308,13 +297,13 @@ class Publisher(Sink):
         publish.is_topic = route.is_topic
         return publish, route.is_topic
 
-    def _check(self, route: Route) -> None:
-        """Raises AccessRefused unless the user may send there."""
+    def _check(self, route: Route, size_bytes: int) -> None:
+        """Raises AccessRefused unless the user may send there, TooLarge."""
         client, source = self._context.client, route.source
         if route.is_topic:
-            client.rights.check_topic_publish(source.topic, client.client_id)
+            client.check_publish_topic(source.topic, size_bytes)
         else:
-            client.rights.check_publish(source.exchange, source.topic, client.client_id)
+            client.check_publish(source.exchange, source.topic, size_bytes)
 
     def _check_user_id(self, claimed: str) -> None:
         try:

@@ -284,11 +284,10 @@ class Subscriptions:
         auto_delete = switch(frame, "auto-delete", not is_durable)
         exclusive = switch(frame, "exclusive", not is_durable)
         definition = declared(name, is_durable, exclusive, auto_delete, queue_arguments(frame))
-        client.rights.check_declare_queue(definition)
         binding = Binding(destination.exchange, name, destination.key, {})
         client.rights.check_bind(binding)
         broker.topology.exchanges.get(destination.exchange)  # before anything is declared
-        broker.declare(definition, client.owner)
+        client.declare(definition)
         broker.bind(binding, client.owner)
         return name
 
@@ -301,8 +300,7 @@ class Subscriptions:
         queue = self._temporary.get(name)
         if queue is None:
             definition = declared("", False, True, True)
-            self._client.rights.check_declare_queue(definition)
-            queue = self._broker.declare(definition, self._client.owner).name
+            queue = self._client.declare(definition).name
             self._temporary[name] = queue
             request = ConsumeRequest(queue)
             request.auto_ack = True

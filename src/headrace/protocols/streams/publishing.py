@@ -82,8 +82,7 @@ class Publisher:
                     checked = properties
                 messages.append(Message(source, payload, now_us, properties))
             if client.account.is_metered:
-                client.published += len(messages)
-                client.account.check_size(max([len(message.payload) for message in messages]))
+                client.charge(max([len(message.payload) for message in messages]), len(messages))
         except Refused as error:
             self._refuse_all(event.ids, error)
             return
@@ -170,8 +169,7 @@ class Publishers:
         if name and any([each.queue is queue and _name(each) == name for each in self._by_id.values()]):
             raise PreconditionFailed(f"publisher {name!r} of stream {stream!r} exists already on this connection")
         numbered = context.broker.publisher(queue, name) if name else None
-        if not context.client.is_publisher:
-            context.client.begin_publishing()
+        context.client.begin_publishing()
         self._by_id[number] = Publisher(self, number, queue, numbered)
         return queue
 
