@@ -5,7 +5,7 @@ that means: which queue, group, mode and position, and whether the user may. Rou
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, final
 
 from headrace.config.kinds import MAX_NUMBER, Kind, Number, Switch, Text, Unfit
@@ -18,7 +18,7 @@ from headrace.core.broker import Broker
 from headrace.core.parameters import MAX_CONNECTIONS
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
 from headrace.core.queue.definition import QueueDefinition, parse_position
-from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Recipient
+from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Delivery, Recipient
 from headrace.core.queue.group import STREAM_MODE, Group, mode_joined, mode_to_join
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.routing.address import MAX_CACHED_KEY, Address, effective_group, is_address, parse_address
@@ -419,6 +419,37 @@ class Client:
         if plan.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
             broker.cancel(consumer)
             broker.groups.delete(plan.queue.name, group.name)
+
+    def end_each(self, ended: Iterable[tuple[ConsumePlan | None, Consumer]]) -> Iterator[None]:
+        """Give back the messages of consumers and cancel them, in short steps. One without a plan joined by itself."""
+        for plan, consumer in ended:
+            yield from self.broker.give_back(consumer)
+            if plan is None:
+                self.broker.cancel(consumer)
+            else:
+                self.cancel(plan, consumer)
+            yield
+
+
+@final
+class Settling:
+    """Settlements of so many deliveries that each takes several turns."""
+
+    __slots__ = ("_broker", "_left")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._left: list[Iterator[None]] = []
+
+    def start(self, deliveries: list[Delivery], outcome: int) -> None:
+        """Begin to settle deliveries, and go on by one step with those that began before."""
+        left = [*self._left, self._broker.settle_all(deliveries, outcome)]
+        self._left = [steps for steps in left if next(steps, self) is None]
+
+    def rest(self) -> Iterator[None]:
+        """The steps that are left."""
+        for steps in self._left:
+            yield from steps
 
 
 def insider(broker: Broker, name: str) -> Client:

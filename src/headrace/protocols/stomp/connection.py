@@ -16,6 +16,7 @@ from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.inlet import Inlet
+from headrace.protocols.server import Server
 from headrace.protocols.stomp.codec import (
     CONNECT,
     CONNECTED,
@@ -33,7 +34,7 @@ from headrace.protocols.stomp.codec import (
     malformed,
 )
 from headrace.protocols.stomp.publishing import Publisher, Transaction
-from headrace.protocols.stomp.server import PROTOCOL, ConnectionContext, Server
+from headrace.protocols.stomp.server import PROTOCOL, ConnectionContext
 from headrace.protocols.stomp.subscriptions import Subscriptions
 
 _MAX_CONNECT_BYTES: Final = 64 << 10

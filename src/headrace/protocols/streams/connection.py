@@ -15,12 +15,13 @@ from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.answers import Answers
 from headrace.protocols.inlet import Inlet
+from headrace.protocols.server import Server
 from headrace.protocols.streams import frames
 from headrace.protocols.streams.codec import Decoder, Event, Publish, Request, frame, respond, table, text, texts
 from headrace.protocols.streams.frames import CLOSE, CORRELATED, FIELDS, HEARTBEAT_SECONDS, OK, RESPONSE
 from headrace.protocols.streams.management import Management
 from headrace.protocols.streams.publishing import Publishers
-from headrace.protocols.streams.server import PROTOCOL, ConnectionContext, Server, code_of
+from headrace.protocols.streams.server import PROTOCOL, ConnectionContext, code_of
 from headrace.protocols.streams.subscriptions import Subscriptions
 
 PLAIN: Final = "PLAIN"
@@ -269,7 +270,7 @@ class Connection(Handler):
 
     def _enter(self, host: str, wire: Wire, account: Account) -> Client | None:
         """Enter a virtual host as one of the user's connections; None if that is refused."""
-        broker = self._server.find_host(host)
+        broker = self._server.find_broker(host)
         try:
             rights = self._server.access.enter(account, host)
         except AccessRefused:

@@ -4,8 +4,8 @@ from typing import cast
 
 from headrace.core.access.users import Limits
 from headrace.net.connection import Wire
+from headrace.protocols.server import Server
 from headrace.protocols.stomp.connection import Connection
-from headrace.protocols.stomp.server import Server
 from tests.endpoints import doors_to, must
 from tests.house import House
 from tests.lines import Line

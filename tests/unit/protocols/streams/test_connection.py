@@ -11,9 +11,9 @@ from headrace.core.queue.definition import declared
 from headrace.errors import HeadraceError
 from headrace.model import AMQP091, Message, Source
 from headrace.net.connection import Wire
+from headrace.protocols.server import Server
 from headrace.protocols.streams import frames
 from headrace.protocols.streams.connection import Connection
-from headrace.protocols.streams.server import Server
 from headrace.storage.api import Engine
 from headrace.wire.amqp10 import Head
 from headrace.wire.encodings import encode_properties, properties_of
