@@ -12,7 +12,7 @@ from headrace.core.routing.address import COMMIT, is_address, parse_address
 from headrace.core.transaction import Publish as Staging
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message, Source
-from headrace.protocols.amqp091.codec import Publish, Route, encode_ack, encode_content
+from headrace.protocols.amqp091.codec import Publish, Route, Target, encode_ack, encode_content
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.server import ConnectionContext
@@ -32,6 +32,20 @@ _STAGED_BYTES: Final = 512
 """Memory of a staged message besides its payload and properties."""
 
 Staged = tuple[Staging, Route]
+
+
+@final
+class _QueueTarget(Target):
+    """The one queue that a route leads to."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    @property
+    def is_gone(self) -> bool:
+        return self.queue.deleted
 
 
 @final
@@ -87,10 +101,11 @@ class Publisher:
         else:
             for at, properties in enumerate(event.properties):
                 messages.append(Message(source, event.bodies[at], now_us, properties))
-        queue = route.queue
-        if queue is None or queue.deleted:
-            queue = route.queue = client.broker.straight_to(route.exchange, route.key)
-        self._hand_over(route, messages, None, _NO_KEYS, queue)
+        target = route.target
+        if not isinstance(target, _QueueTarget) or target.queue.deleted:
+            queue = client.broker.straight_to(route.exchange, route.key)
+            route.target = target = None if queue is None else _QueueTarget(queue)
+        self._hand_over(route, messages, None, _NO_KEYS, None if target is None else target.queue)
 
     def _hand_over(
         self,

@@ -234,7 +234,10 @@ class Subscription(Recipient):
             properties = message.properties
             if not (is_plain and properties and source.encoding == AMQP091):
                 properties = self._adorned(delivery)
-            encoder.encode(out, source, tag, delivery.redelivered, properties, message.payload, delivery.offset)
+            if source is not encoder.source:
+                exchange, key = key_of(source)
+                encoder.address(source, exchange, key)
+            encoder.encode(out, tag, delivery.redelivered, properties, message.payload, delivery.offset)
         self._send(out)
 
     def deliver_reply(self, message: Message) -> None:
@@ -242,7 +245,9 @@ class Subscription(Recipient):
         tags = self._tags
         properties = own_properties(message)
         out: list[bytes] = []
-        self._encoder.encode(out, message.source, tags.pass_by(), False, properties, message.payload)
+        exchange, key = key_of(message.source)
+        self._encoder.address(message.source, exchange, key)
+        self._encoder.encode(out, tags.pass_by(), False, properties, message.payload)
         self._send(out)
 
     def _send(self, out: list[bytes]) -> None:
