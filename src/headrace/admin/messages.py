@@ -223,11 +223,11 @@ class Taker:
     """A consumer for one HTTP request."""
 
     def __init__(self, client: Client, request: ConsumeRequest, name: str, limit: int) -> None:
-        """Raises what `Client.plan` raises."""
+        """Raises what `Client.resolve` raises."""
         request.credit = min(limit, _AT_ONCE)
         self._client = client
         self._broker = client.broker
-        self._plan = client.plan(request)
+        self._plan = client.resolve(request)
         self._limit = limit
         self._got: list[Delivery] = []
         self._bytes = 0

@@ -358,8 +358,8 @@ class Client:
             return False
         return True
 
-    def plan(self, request: ConsumeRequest) -> ConsumePlan:
-        """Decide what a request means. An address without a queue makes one.
+    def resolve(self, request: ConsumeRequest) -> ConsumePlan:
+        """Decide what a request means, and make the queue of an address that has none.
 
         Raises AccessRefused, NotFound, ResourceLocked, and Refused for a mode that the queue does not have.
         """

@@ -409,7 +409,7 @@ class Subscriptions:
         request.forgets_own_group = STREAM_OFFSET in arguments or tag.startswith(_GENERATED_TAG)
         request.credit = self._prefetch
         request.auto_ack = method.no_ack
-        plan = self._client.plan(request)
+        plan = self._client.resolve(request)
         subscription = Subscription(self._context, self._channel, tag, self._tags, self._answers)
         consumer = subscription.open(plan, self._shared)
         consumer.cancelled = lambda: self._cancelled(subscription)

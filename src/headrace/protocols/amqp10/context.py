@@ -128,7 +128,7 @@ class ConnectionContext:
         if node.kind == QUEUE and node.name not in self.broker.topology.queues and "queue" in source.capabilities:
             self.check_read(node)
             self.client.declare(QueueDefinition(node.name))
-        return Reading(self.client.plan(request))
+        return Reading(self.client.resolve(request))
 
     def own_reading(self) -> Reading:
         """Make a queue for one link alone, which reads it. Raises AccessRefused."""

@@ -260,7 +260,7 @@ class Subscriptions:
         return request
 
     def _begin(self, request: ConsumeRequest, id_: str, mode: str, is_durable: bool) -> None:
-        plan = self._client.plan(request)
+        plan = self._client.resolve(request)
         self._numbers += 1
         subscription = Subscription(self._context, self._numbers, id_, mode)
         subscription.is_durable = is_durable
