@@ -11,7 +11,7 @@ from librt.strings import BytesWriter
 from headrace.clock import Clock
 from headrace.errors import HeadraceError
 from headrace.model import AMQP091, Message, Source
-from headrace.storage.api import Commit, Engine
+from headrace.storage.api import Append, Commit, Encoded, Engine
 from headrace.storage.group_state import Transition
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.encoding import write_run, write_step, write_truncate
@@ -89,6 +89,12 @@ def many(count: int, prefix: str = "order ", size: int = 0) -> list[Message]:
 def full_message(timestamp_us: int = 2_000) -> Message:
     """A message with every column set."""
     return Message(FULL, b"paid", timestamp_us, b"\x00\x01props", 9, timestamp_us + 60, timestamp_us + 5)
+
+
+def append_encoded(commit: Commit, log: str, rows: Encoded) -> Append:
+    """Add encoded messages to the end of a log."""
+    commit.is_encoded = True
+    return commit.add(Append(log, [], rows.payload_bytes, rows))
 
 
 def store(engine: Engine, *builds: Build, durable: bool = True) -> None:

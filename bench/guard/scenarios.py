@@ -109,12 +109,12 @@ def amqp091() -> Iterator[tuple[str, Run]]:
     decoder = AmqpDecoder()
     decoder.feed(PROTOCOL_HEADER + publish)
     encoder = DeliverEncoder(1, "ctag1.0", FRAME_MAX_SIZE)
-    source = Source("orders", "", "guard", "amqp091")
+    encoder.address(Source("orders", "", "guard", "amqp091"), "", "orders")
 
     def encode() -> None:
         out: list[bytes] = []
         for tag in range(COUNT):
-            encoder.encode(out, source, tag, False, PERSISTENT, PAYLOAD)
+            encoder.encode(out, tag, False, PERSISTENT, PAYLOAD)
         encoder.finish(out)
         b"".join(out)
 

@@ -253,7 +253,7 @@ class EmbeddedBroker:
         request.mode = mode
         request.position = position
         request.credit = credit
-        plan = self._client.plan(request)
+        plan = self._client.resolve(request)
         consumer = self._client.consumer(plan, name, deliver)
         consumer.cancelled = lambda: arrived.put_nowait(plan.queue.end)
         self._client.consume(plan, consumer)

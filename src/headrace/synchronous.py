@@ -179,7 +179,10 @@ class SyncBroker:
         return self._loop.run(self._broker.delete(queue))
 
     def messages(self, queue: str) -> int:
-        """How many messages a queue has, those that consumers hold included. Raises NotFound."""
+        """Return the number of messages that wait for a consumer; those that consumers hold do not count.
+
+        Raises NotFound.
+        """
         return self._loop.run(_call(lambda: self._broker.core.queue(queue).messages))
 
     def publish(

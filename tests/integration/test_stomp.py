@@ -337,7 +337,7 @@ def test_streams_groups_and_selectors_are_those_of_every_protocol(
         ({}, "/exchange/nothing/x", "no exchange 'nothing'"),
         ({"priority": "high"}, "/queue/x", "'priority' is a number"),
         ({"expiration": "soon"}, "/queue/x", "'expiration' is 'soon'"),
-        ({"user-id": "root"}, "/queue/x", "the user is 'guest'"),
+        ({"user-id": "root"}, "/queue/x", "authenticated user was 'guest'"),
         ({"transaction": "none"}, "/queue/x", "no transaction 'none'"),
     ],
 )

@@ -61,6 +61,7 @@ def test_every_way_to_settle_a_message() -> None:
             orders.get(timeout=5).nack()
             again = orders.get(timeout=5)
             assert again.attempts == 2
+            assert broker.messages("orders") == 0  # the consumer holds it
             again.renew(60)
             again.release()
             orders.get(timeout=5).reject()

@@ -352,7 +352,8 @@ def test_a_delivery_is_written_as_its_frames(exchange: str, key: str, tag: int, 
 
     out: list[bytes] = []
     encoder = DeliverEncoder(7, "c", 108)
-    encoder.encode(out, source, tag, redelivered, b"\0\0", body)
+    encoder.address(source, exchange, key)
+    encoder.encode(out, tag, redelivered, b"\0\0", body)
     encoder.finish(out)
     assert b"".join(out) == slow
 
@@ -367,12 +368,14 @@ def test_deliveries_with_a_number_are_those_with_one_more_header(
     source = Source("key", "exchange", encoding=AMQP091)
     numbered = DeliverEncoder(7, "c", 108, encode_shortstr("n") + b"l")
     plain = DeliverEncoder(7, "c", 108)
+    for encoder in (numbered, plain):
+        encoder.address(source, "exchange", "key")
     found: list[bytes] = []
     expected: list[bytes] = []
     for tag, (properties, redelivered, body) in enumerate(given_):
-        numbered.encode(found, source, tag, redelivered, properties, body, number + tag)
+        numbered.encode(found, tag, redelivered, properties, body, number + tag)
         more = with_headers(properties, encode_shortstr("n") + b"l" + (number + tag).to_bytes(8, "big"))
-        plain.encode(expected, source, tag, redelivered, more, body)
+        plain.encode(expected, tag, redelivered, more, body)
     numbered.finish(found)
     plain.finish(expected)
 

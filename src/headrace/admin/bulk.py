@@ -26,6 +26,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Send
 
 from headrace.admin.bulk_arrow import BY_COLUMN, COPY, ArrowCodec, Copies, Part, Stream, columns_named
+from headrace.admin.messages import client_of
 from headrace.admin.pages import BadRequest, Call, Pages
 from headrace.admin.site import ANYBODY
 from headrace.config.kinds import Number, Text, Texts, Unchecked, Unfit
@@ -330,7 +331,9 @@ class _Writing:
                     if replace is not None:
                         bulk.replace(replace.queue, replace.before)
                     largest_bytes = await self._fill(bulk, broker, rights, host, transaction, portion)
-                    call.meter(bulk.rows, largest_bytes)
+                    client = client_of(call, broker, rights)
+                    client.charge(largest_bytes, bulk.rows)
+                    client.check_rate(call.site.clock.monotonic_us(), bulk.rows)
                     before, advance.rows = advance.rows, advance.rows + bulk.rows
                     advance.parts += len(portion)
                     reached = None if portion is portions[-1] else advance

@@ -185,13 +185,15 @@ async def publish(call: Call, host: str, body: Publication) -> int:
     """Publish a message; return the number of queues that took it, once it is durable there. Raises Refused."""
     broker = call.broker(host)
     found = draft(body, call.visitor.name, call.site.clock.now_us())
-    rights, source = call.rights(host), found.message.source
+    source, size = found.message.source, len(found.message.payload)
+    client = Client(broker, call.visitor.account, call.rights(host), source.client_id, PROTOCOL, NATIVE)
+    client.check_user_id(body.properties.user_id)
     if found.is_topic:
         check_topic(source.topic)
-        rights.check_topic_publish(source.topic, source.client_id)
+        client.check_publish_topic(source.topic, size)
     else:
-        rights.check_publish(source.exchange, source.topic, source.client_id)
-    call.meter(1, len(found.message.payload))
+        client.check_publish(source.exchange, source.topic, size)
+    client.check_rate(call.site.clock.monotonic_us())
     taken = 0
 
     def start(confirm: Done) -> None:
@@ -221,11 +223,11 @@ class Taker:
     """A consumer for one HTTP request."""
 
     def __init__(self, client: Client, request: ConsumeRequest, name: str, limit: int) -> None:
-        """Raises what `Client.plan` raises."""
+        """Raises what `Client.resolve` raises."""
         request.credit = min(limit, _AT_ONCE)
         self._client = client
         self._broker = client.broker
-        self._plan = client.plan(request)
+        self._plan = client.resolve(request)
         self._limit = limit
         self._got: list[Delivery] = []
         self._bytes = 0

@@ -240,8 +240,8 @@ class Call:
         found = self.site.hosts.find(host)
         if found is None:
             raise NotFound(f"no vhost '{host}'")
-        if not self.sees(host):
-            raise AccessRefused(f"access to vhost '{host}' refused for user '{self.visitor.name}'")
+        if not self.visitor.may(MONITORING):
+            self.site.access.enter(self.visitor.account, host)
         return found
 
     def rights(self, host: str) -> Rights:
@@ -257,18 +257,7 @@ class Call:
         broker = self.site.hosts.find(host)
         if broker is None:
             raise NotFound(f"no vhost '{host}'")
-        rights = self.site.access.rights(self.visitor.account, host)
-        if rights is None:
-            raise AccessRefused(f"access to vhost '{host}' refused for user '{self.visitor.name}'")
-        return broker, rights
-
-    def meter(self, messages: int, largest_bytes: int) -> None:
-        """Count messages before they are published. Raises TooLarge, Unavailable if they exceed a limit."""
-        self.site.hosts.check_memory()
-        account = self.visitor.account
-        if account.is_metered:
-            account.check_size(largest_bytes)
-            account.check_rate(messages, self.site.clock.monotonic_us())
+        return broker, self.site.access.enter(self.visitor.account, host)
 
     def record(self, what: str) -> None:
         """Log a deletion, with the visitor's name."""

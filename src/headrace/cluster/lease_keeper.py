@@ -202,17 +202,15 @@ class LeaseKeeper:
             return False
         # A node that slept can write a number again that was removed long ago, so the highest number counts. While the
         # previous lease covered every clock, no other node could write or remove one.
-        if self._clock.monotonic_us() >= self._covered_until_us and not self._is_highest(lease.number):
-            self._records.delete(lease_name(lease.number))
-            self._look_for_all()
-            return False
+        if self._clock.monotonic_us() >= self._covered_until_us:
+            found = numbers(self._records.names(LEASES))
+            self._outdated = [each for each in found if each <= lease.number - _KEPT_LEASES]
+            if found[-1:] != [lease.number]:
+                self._records.delete(lease_name(lease.number))
+                self._look_for_all()
+                return False
         self._number, self._seen, self._seen_us = lease.number, lease, self._clock.monotonic_us()
         return True
-
-    def _is_highest(self, number: int) -> bool:
-        found = numbers(self._records.names(LEASES))
-        self._outdated = [each for each in found if each <= number - _KEPT_LEASES]
-        return found[-1:] == [number]
 
     def tidy(self) -> None:
         """Remove old leases and epochs. Raises Unavailable; then the next call removes them."""

@@ -5,7 +5,7 @@ that means: which queue, group, mode and position, and whether the user may. Rou
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, final
 
 from headrace.config.kinds import MAX_NUMBER, Kind, Number, Switch, Text, Unfit
@@ -17,13 +17,13 @@ from headrace.core.batch import Confirm
 from headrace.core.broker import Broker
 from headrace.core.parameters import MAX_CONNECTIONS
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
-from headrace.core.queue.definition import parse_position
-from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Recipient
+from headrace.core.queue.definition import QueueDefinition, parse_position
+from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Delivery, Recipient
 from headrace.core.queue.filter_values import ValueFilter
 from headrace.core.queue.group import STREAM_MODE, Group, mode_joined, mode_to_join
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.routing.address import MAX_CACHED_KEY, Address, effective_group, is_address, parse_address
-from headrace.errors import AccessRefused, NotFound, Refused
+from headrace.errors import AccessRefused, NotFound, PreconditionFailed, Refused
 from headrace.model import NATIVE, Message, Source
 from headrace.names import check_topic, quoted
 from headrace.selector import Selector
@@ -149,7 +149,7 @@ class Client:
         self.is_publisher = False
         """True from the first publish on: publishers wait while the broker has too much in hand."""
         self.published = 0
-        """Messages since the last call of `meter`; protocols count them for users with limits only."""
+        """Messages since the last call of `meter`, counted for users with limits only."""
         self._is_blocked = False
         self._on_flow: Callable[[bool], None] | None = None
         self._routes: dict[str, _Route] = {}
@@ -218,7 +218,9 @@ class Client:
     # -- flow and rate -----------------------------------------------------------------------------------------------
 
     def begin_publishing(self) -> None:
-        """Wait from now on while publishers must: called with the first publish."""
+        """Wait from now on while publishers must. The first message does so, and a stream's first publisher."""
+        if self.is_publisher:
+            return
         self.is_publisher = True
         if self._on_flow is not None:
             self.broker.on_flow[self] = self._flow_changed
@@ -235,11 +237,51 @@ class Client:
         messages, self.published = self.published, 0
         return self.account.spend(messages, monotonic_us)
 
-    def check_rate(self, monotonic_us: int) -> None:
-        """Charge the user for one message of a sender that cannot be slowed down. Raises Unavailable."""
+    def check_rate(self, monotonic_us: int, messages: int = 1) -> None:
+        """Charge the user for messages of a sender that cannot be slowed down. Raises Unavailable."""
         self.broker.check_memory()
         if self.account.is_metered:
-            self.account.check_rate(1, monotonic_us)
+            self.account.check_rate(messages, monotonic_us)
+
+    def charge(self, largest_bytes: int, messages: int = 1) -> None:
+        """Count messages for the next call of `meter`. Raises TooLarge if the user may not send one so large."""
+        if not self.is_publisher:
+            self.begin_publishing()
+        if self.account.is_metered:
+            self.published += messages
+            self.account.check_size(largest_bytes)
+
+    # -- declaring ---------------------------------------------------------------------------------------------------
+
+    def declare(self, definition: QueueDefinition) -> Queue:
+        """Declare a queue that the user may configure. Raises AccessRefused, and what `Queues.declare` raises."""
+        self.rights.check_declare_queue(definition)
+        return self.broker.declare(definition, self.owner)
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def check_publish(self, exchange: str, key: str, largest_bytes: int, messages: int = 1) -> None:
+        """Decide whether messages may be published: flow, the user's size and rate, rights.
+
+        Protocols skip it for exchanges in `Rights.free` while the user has no limits. Raises TooLarge, AccessRefused,
+        and Refused for a bad address.
+        """
+        self.charge(largest_bytes, messages)
+        if exchange not in self.rights.free or (not exchange and is_address(key)):
+            self.rights.check_publish(exchange, key, self.client_id)
+
+    def check_publish_topic(self, topic: str, largest_bytes: int) -> None:
+        """Decide the same for a message to a plain topic or an address that the protocol has parsed."""
+        self.charge(largest_bytes)
+        self.rights.check_topic_publish(topic, self.client_id)
+
+    def check_user_id(self, claimed: str) -> None:
+        """Check the user that a message names, if any: impersonators may name others. Raises PreconditionFailed."""
+        user = self.account.user
+        if claimed and claimed != user.name and not user.is_impersonator:
+            raise PreconditionFailed(
+                f"user_id property set to '{claimed[:128]}' but authenticated user was '{user.name}'"
+            )
 
     # -- publishing to topics ----------------------------------------------------------------------------------------
 
@@ -261,10 +303,10 @@ class Client:
         TooLarge. Protocols handle settlements by topic before they call this.
         """
         route = self._routes.get(topic)
-        if route is None or self.rights.topics or route.name not in self.rights.writable:
+        if not self.is_publisher or self.account.is_metered:
+            self.charge(len(payload))
+        if route is None or route.name not in self.rights.free:
             route = self.check_topic(topic)
-        if self.account.is_metered:
-            self.account.check_size(len(payload))
         expires_us = 0 if expiry_seconds is None else max(1, now_us + expiry_seconds * 1_000_000)
         message = Message(route.source, payload, now_us, properties, 0, expires_us)
         return self.broker.publish_topic(message, confirm, assurance, retain, session)
@@ -324,8 +366,8 @@ class Client:
             return False
         return True
 
-    def plan(self, request: ConsumeRequest) -> ConsumePlan:
-        """Decide what a request means. An address without a queue makes one.
+    def resolve(self, request: ConsumeRequest) -> ConsumePlan:
+        """Decide what a request means, and make the queue of an address that has none.
 
         Raises AccessRefused, NotFound, ResourceLocked, and Refused for a mode that the queue does not have.
         """
@@ -387,6 +429,37 @@ class Client:
         if plan.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
             broker.cancel(consumer)
             broker.groups.delete(plan.queue.name, group.name)
+
+    def end_each(self, ended: Iterable[tuple[ConsumePlan | None, Consumer]]) -> Iterator[None]:
+        """Give back the messages of consumers and cancel them, in short steps. One without a plan joined by itself."""
+        for plan, consumer in ended:
+            yield from self.broker.give_back(consumer)
+            if plan is None:
+                self.broker.cancel(consumer)
+            else:
+                self.cancel(plan, consumer)
+            yield
+
+
+@final
+class Settling:
+    """Settlements of so many deliveries that each takes several turns."""
+
+    __slots__ = ("_broker", "_left")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._left: list[Iterator[None]] = []
+
+    def start(self, deliveries: list[Delivery], outcome: int) -> None:
+        """Begin to settle deliveries, and go on by one step with those that began before."""
+        left = [*self._left, self._broker.settle_all(deliveries, outcome)]
+        self._left = [steps for steps in left if next(steps, self) is None]
+
+    def rest(self) -> Iterator[None]:
+        """The steps that are left."""
+        for steps in self._left:
+            yield from steps
 
 
 def insider(broker: Broker, name: str) -> Client:

@@ -37,10 +37,6 @@ class Hosts:
         """Bytes that connections of all hosts hold and have not published."""
         return self._brokers[DEFAULT_HOST].intake
 
-    def check_memory(self) -> None:
-        """Raise Unavailable while memory queues are full: for publishers that cannot be slowed down."""
-        self._brokers[DEFAULT_HOST].check_memory()
-
     def names(self) -> list[str]:
         """Return the names of all virtual hosts, in order."""
         return sorted(self._brokers)

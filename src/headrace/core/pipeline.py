@@ -277,19 +277,24 @@ class CommitPipeline:
     def _flush_scheduled(self) -> None:
         """Flush, but let settlements that nobody waits for stay in the batch until the next publish."""
         now_us = self._clock.now_us()
-        if self._flush(now_us) and self._is_due(now_us):
+        if not self._flush(now_us):
+            return
+        if self._is_due:
             self._commit(self._close(now_us))
+        else:
+            self._let_wait(now_us)
 
-    def _is_due(self, now_us: int) -> bool:
+    @property
+    def _is_due(self) -> bool:
         """True if the open batch is to be stored now; it stays open while it is empty or nobody waits for it."""
         if not self.batch.can_wait(HOLD_STEPS):
             return True
-        if self._is_idle:
-            return False
-        if self.unstored.has_overdue or self.batch.long_steps:
-            return True
-        self.held_until_us = self.held_until_us or now_us + HOLD_US
-        return False
+        return not self._is_idle and (self.unstored.has_overdue or self.batch.long_steps > 0)
+
+    def _let_wait(self, now_us: int) -> None:
+        """Let the open batch wait for the next publish, but not for long if there is something to store."""
+        if not (self.held_until_us or self._is_idle):
+            self.held_until_us = now_us + HOLD_US
 
     @property
     def _is_idle(self) -> bool:
@@ -411,8 +416,10 @@ class CommitPipeline:
         now_us = self._clock.now_us()
         self._use(batch, now_us)
         self._deliver(now_us)
-        if self._sealed or self._is_due(now_us):
+        if self._sealed or self._is_due:
             self.open()
+        else:
+            self._let_wait(now_us)
 
     def _done(self, batch: Batch, error: HeadraceError | None) -> None:
         """Confirm a visible batch that is durable now, or end the batch in flight."""

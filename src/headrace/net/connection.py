@@ -467,7 +467,9 @@ class Wire(asyncio.Protocol):
         self.guarded(lambda: self._handler.hold_output(is_held))
 
     def _on_beat(self, half_seconds: float, most_beats: int) -> None:
-        if self._is_silent(half_seconds, most_beats):
+        self._end_period()
+        if self._is_silent(most_beats):
+            self._report_silence(half_seconds * most_beats)
             self.abort()
             return
         if not self._has_sent:
@@ -476,20 +478,23 @@ class Wire(asyncio.Protocol):
         self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
     def _on_watch(self, period_seconds: float, on_silence: Callable[[], None]) -> None:
-        if self._is_silent(period_seconds, _CHECKS):
+        self._end_period()
+        if self._is_silent(_CHECKS):
+            self._report_silence(period_seconds * _CHECKS)
             self.guarded(on_silence)
         else:
             self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds, on_silence)
 
-    def _is_silent(self, period_seconds: float, most_periods: int) -> bool:
-        """Count one more period; True after so many silent ones. A paused connection never counts as silent."""
+    def _end_period(self) -> None:
+        """Count one more period without input. A paused connection never counts as silent."""
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
         self._has_received = False
-        if self._silent_beats < most_periods:
-            return False
-        silence = most_periods * period_seconds
-        _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
-        return True
+
+    def _is_silent(self, most_periods: int) -> bool:
+        return self._silent_beats >= most_periods
+
+    def _report_silence(self, seconds: float) -> None:
+        _log.warning("nothing came for %g s: the connection is ended", seconds, extra=self._about())
 
     def _on_no_handshake(self, seconds: float) -> None:
         count = _SILENT.note(self._loop.time())

@@ -148,8 +148,8 @@ def _mqtt_refusal(find_redirect: FindRedirect) -> Handler:
 
 
 def _stream(backend: Backend) -> Server:
+    from headrace.protocols.server import Server as StreamServer
     from headrace.protocols.streams.connection import Connection
-    from headrace.protocols.streams.server import Server as StreamServer
 
     server = StreamServer(backend.hosts, backend.access, __version__)
     return Server(lambda: Connection(server, backend.clock))
@@ -168,8 +168,8 @@ def _stream_refusal(find_redirect: FindRedirect) -> Handler:
 
 
 def _stomp(backend: Backend) -> Server:
+    from headrace.protocols.server import Server as StompServer
     from headrace.protocols.stomp.connection import Connection
-    from headrace.protocols.stomp.server import Server as StompServer
 
     server = StompServer(backend.hosts, backend.access, __version__)
     return Server(lambda: Connection(server, backend.clock), max_packet_bytes=lambda: server.intake.largest_bytes)

@@ -198,14 +198,6 @@ class Commit:
         self.appends += appends
         self.size_bytes += size_bytes
 
-    def append_encoded(self, log: str, encoded: Encoded) -> Append:
-        """Add encoded messages to the end of a log."""
-        append = Append(log, [], encoded.payload_bytes, encoded)
-        self.appends.append(append)
-        self.is_encoded = True
-        self.size_bytes += encoded.payload_bytes
-        return append
-
     def create_group(self, log: str, group: str, mode: int, filter: str = "", start: int = 0) -> None:  # noqa: A002
         """Start a group with its cursor and committed offset at `start`."""
         self.steps.append(Transition(CREATED, log, group, start, mode=mode, filter=filter))

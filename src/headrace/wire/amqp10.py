@@ -714,6 +714,12 @@ def expires_us(head: Head, now_us: int) -> int:
     return min(times, default=0)
 
 
+def user_id_of(head: Head) -> str:
+    """Return the user that a message names; "" for none."""
+    value = head.property_field(USER_ID)
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else ""
+
+
 def _padded(values: list[object] | None, size: int) -> list[object]:
     known = values or []
     return [*known, *[None] * (size - len(known))]

@@ -103,6 +103,20 @@ def test_a_queue_that_is_there_and_differs_is_a_conflict_and_stays_as_it_is(api:
     assert api.get(f"/queues/%2F/{name}").json()["definition"]["max_length"] == 5
 
 
+def test_a_message_names_its_user_or_nobody_unless_the_user_may_impersonate(api: httpx.Client, name: str) -> None:
+    declare(api, name)
+    api.put(f"/users/{name}", json={"password": name, "tags": ["monitoring"]})
+    api.put(f"/permissions/%2F/{name}", json={"configure": "", "write": ".*", "read": ""})
+
+    def status(signed: str) -> int:
+        body = {"routing_key": name, "payload": "x", "properties": {"user_id": signed}}
+        return api.post("/publish/%2F", json=body, auth=(name, name)).status_code
+
+    assert (status(name), status("guest")) == (200, 409)
+    api.put(f"/users/{name}", json={"tags": ["monitoring", "impersonator"]})
+    assert status("guest") == 200
+
+
 def test_a_queue_is_changed_when_asked_to(api: httpx.Client, name: str) -> None:
     declare(api, name, limits={"max_depth": 5}, retry={"max_retries": 2})
     publish(api, name, "stays")

@@ -9,7 +9,7 @@ from headrace.core.client import Client, ConsumeRequest, insider
 from headrace.core.queue.definition import STREAM, QueueDefinition
 from headrace.core.queue.dispatch import Consumer
 from headrace.core.queue.queue import DEFAULT_GROUP
-from headrace.errors import AccessRefused, HeadraceError, Refused, TooLarge, Unavailable
+from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, Refused, TooLarge, Unavailable
 from headrace.model import NATIVE
 from tests.house import House
 
@@ -223,7 +223,7 @@ def test_a_queue_without_a_group_is_read_in_the_group_that_all_share() -> None:
     house = House()
     house.broker.declare(QueueDefinition("orders"))
 
-    plan = reader(house).plan(ConsumeRequest("orders"))
+    plan = reader(house).resolve(ConsumeRequest("orders"))
 
     assert (plan.queue.name, plan.group, plan.key_filter) == ("orders", DEFAULT_GROUP, "")
     assert (plan.is_stream, plan.is_addressed, plan.forgets_group) == (False, False, False)
@@ -233,7 +233,7 @@ def test_an_address_names_a_queue_and_a_filter_and_makes_the_queue() -> None:
     house = House()
     house.broker.declare(QueueDefinition("orders"))
 
-    plan = reader(house).plan(ConsumeRequest("$queue/new/eu/#", True, "billing"))
+    plan = reader(house).resolve(ConsumeRequest("$queue/new/eu/#", True, "billing"))
 
     assert (plan.queue.name, plan.group, plan.key_filter) == ("new", "billing", "eu/#")
     assert plan.is_addressed
@@ -243,10 +243,10 @@ def test_a_queue_is_read_by_users_who_may_only() -> None:
     house = House()
     house.broker.declare(QueueDefinition("orders"))
     client = reader(house, "^orders$")
-    plan = client.plan(ConsumeRequest("orders"))
+    plan = client.resolve(ConsumeRequest("orders"))
     for request in (ConsumeRequest("bills"), ConsumeRequest("$queue/bills", True)):
         with pytest.raises(AccessRefused):
-            client.plan(request)
+            client.resolve(request)
     assert client.may_read(plan)
 
     client.rights.grant(None, {})
@@ -261,10 +261,10 @@ def test_a_stream_reader_without_a_group_has_its_own_and_shares_it_with_nobody()
     request = ConsumeRequest("s")
     request.own_group = "tag"
 
-    first = client.plan(request)
+    first = client.resolve(request)
     consumer = Consumer("first", lambda _: None)
     client.consume(first, consumer)
-    second = client.plan(request)
+    second = client.resolve(request)
 
     assert first.is_stream
     assert (first.group, first.forgets_group) == ("tag", False)
@@ -278,7 +278,7 @@ def test_a_group_that_is_made_for_one_consumer_goes_with_it() -> None:
     client = reader(house)
     request = ConsumeRequest("s")
     request.own_group, request.forgets_own_group = "tag", True
-    plan, consumer = client.plan(request), Consumer("c", lambda _: None)
+    plan, consumer = client.resolve(request), Consumer("c", lambda _: None)
     client.consume(plan, consumer)
     assert "tag" in queue.groups
 
@@ -293,16 +293,78 @@ def test_a_member_that_comes_back_keeps_the_mode_of_its_group() -> None:
     client = reader(house)
     request = ConsumeRequest("$queue/s", True, "billing")
     request.mode = "work"
-    client.consume(client.plan(request), Consumer("c", lambda _: None))
+    client.consume(client.resolve(request), Consumer("c", lambda _: None))
 
     back = ConsumeRequest("$queue/s", True, "billing")
     back.is_return = True
 
-    assert not client.plan(back).is_stream
+    assert not client.resolve(back).is_stream
 
 
 def test_a_program_with_the_broker_inside_may_read_everything() -> None:
     house = House()
     house.broker.declare(QueueDefinition("orders"))
 
-    assert insider(house.broker, "embedded").plan(ConsumeRequest("orders")).queue.name == "orders"
+    assert insider(house.broker, "embedded").resolve(ConsumeRequest("orders")).queue.name == "orders"
+
+
+def test_a_message_names_its_user_or_nobody_unless_the_user_may_impersonate() -> None:
+    house = House()
+    writer = publisher(house)
+
+    writer.check_user_id("")
+    writer.check_user_id("ann")
+    with pytest.raises(PreconditionFailed, match="user_id property set to 'bob' but authenticated user was 'ann'"):
+        writer.check_user_id("bob")
+
+    writer.account.change(User("ann", tags=("impersonator",)))
+    writer.check_user_id("bob")
+
+
+def test_a_message_to_an_exchange_is_decided_on_by_rights_size_rate_and_flow() -> None:
+    house = House()
+    writer = publisher(house, "^(amq.direct|orders|amq.default)$", limits=Limits(max_message_bytes=10))
+    waits: list[bool] = []
+    writer.connect(waits.append, lambda _: None)
+
+    writer.check_publish("amq.direct", "key", 10)
+    writer.check_publish("", "$queue/orders", 10)
+    for exchange, key, size, error in (
+        ("amq.fanout", "key", 1, AccessRefused),
+        ("", "$queue/invoices", 1, AccessRefused),
+        ("", "$queue/orders/$ack/x/", 1, Refused),
+        ("amq.direct", "key", 11, TooLarge),
+    ):
+        with pytest.raises(error):
+            writer.check_publish(exchange, key, size)
+
+    assert writer.published == 6
+    assert list(house.broker.on_flow) == [writer]
+
+
+def test_keys_are_checked_for_each_message_once_a_topic_permission_exists() -> None:
+    house = House()
+    writer = publisher(house)
+    writer.check_publish("amq.topic", "office.1", 1)
+
+    bound = TopicPermission("ann", "/", "amq.topic", r"^plant\.", ".*")
+    writer.rights.grant(Permission("ann", "/", "", ".*", ""), {"amq.topic": bound})
+
+    writer.check_publish("amq.topic", "plant.1", 1)
+    for _ in range(2):
+        with pytest.raises(AccessRefused):
+            writer.check_publish("amq.topic", "office.1", 1)
+
+
+def test_a_queue_is_declared_by_users_who_may_configure_it_and_belongs_to_the_connection() -> None:
+    house = House()
+    client = publisher(house)
+    client.connect(lambda _: None, lambda _: None)
+    with pytest.raises(AccessRefused):
+        client.declare(QueueDefinition("own", exclusive=True))
+
+    client.rights.grant(Permission("ann", "/", "^own$", "", ""), {})
+    client.declare(QueueDefinition("own", exclusive=True))
+    client.leave()
+
+    assert "own" not in house.broker.topology.queues

@@ -39,7 +39,7 @@ from headrace.core.access.users import (
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
 from headrace.core.routing.topology import DEFAULT_HOST
-from headrace.errors import HeadraceError, NotFound, Refused
+from headrace.errors import AccessRefused, HeadraceError, NotFound, Refused
 from headrace.storage.api import HOSTS, PERMISSIONS, TOPIC_PERMISSIONS, USERS, Commit, Done, Engine
 
 _log: Final = logging.getLogger("headrace.access")
@@ -102,6 +102,13 @@ class Access:
         if account.grants is not None:
             return _granted(account, account.grants, host)
         return self._permissions.rights(account.name, host)
+
+    def enter(self, account: Account, host: str) -> Rights:
+        """Rights of the user in the virtual host. Raises AccessRefused if it may not enter, or if there is none."""
+        rights = None if self._hosts.find(host) is None else self.rights(account, host)
+        if rights is None:
+            raise AccessRefused(f"access to vhost '{host}' refused for user '{account.name}'")
+        return rights
 
     # -- users ---------------------------------------------------------------------------------------------------------
 

@@ -76,13 +76,15 @@ class TopicPermission:
 class Rights:
     """The rights of one user in one virtual host, shared by its connections: changes count at once."""
 
-    __slots__ = ("_allowed", "_patterns", "_topic_patterns", "host", "topics", "user", "watchers", "writable")
+    __slots__ = ("_allowed", "_patterns", "_topic_patterns", "free", "host", "topics", "user", "watchers", "writable")
 
     def __init__(self, user: str, host: str) -> None:
         self.user = user
         self.host = host
         self.writable: set[str] = set()
-        """Names known to be writable: the cheapest lookup, as every publish needs it."""
+        """Names known to be writable."""
+        self.free = self.writable
+        """Those that are writable with any key: the cheapest lookup, as every publish needs it."""
         self._allowed: dict[str, set[str]] = {CONFIGURE: set(), WRITE: self.writable, READ: set()}
         self._patterns: dict[str, re.Pattern[str]] = {}
         self.topics: dict[str, TopicPermission] = {}
@@ -100,6 +102,7 @@ class Rights:
             READ: _compiled(given.read),
         }
         self.topics = dict(topics)
+        self.free = set() if topics else self.writable
         self._topic_patterns.clear()
         for names in self._allowed.values():
             names.clear()

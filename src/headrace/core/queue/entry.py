@@ -232,11 +232,6 @@ class Depth:
         if self._max_bytes is not None:
             self._bytes += size_bytes
 
-    @property
-    def counts_bytes(self) -> bool:
-        """True if it must be told of each settled message."""
-        return self._max_bytes is not None
-
     def settled(self, message: Message) -> None:
         """Count a message no more that the only group settled, if there is only one."""
         if self._max_bytes is not None and len(self._queue.work_groups()) == 1:

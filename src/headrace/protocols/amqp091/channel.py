@@ -208,9 +208,10 @@ class Channel:
             else:
                 check_new_name(name)
                 definition = declared(name, *flags, method.arguments, self._context.host.name)
-            if not method.passive:
-                self._client.rights.check_declare_queue(definition)
-            queue = self._broker.declare(definition, self._client.owner, method.passive)
+            if method.passive:
+                queue = self._broker.declare(definition, self._client.owner, passive=True)
+            else:
+                queue = self._client.declare(definition)
             self._last_queue = name = queue.name
             messages, consumers = queue.messages, queue.consumers
         elif name != REPLY_TO and name not in self._context.host.replies:

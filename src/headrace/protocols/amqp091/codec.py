@@ -4,13 +4,13 @@ Rare methods go through methods.py, in both directions.
 """
 
 import struct
-from typing import TYPE_CHECKING, Final, final
+from abc import ABC, abstractmethod
+from typing import Final, final
 
 from librt.strings import BytesWriter, read_i16_be, read_i32_be, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i16, i32, i64
 from pamqp import base
 
-from headrace.core.routing.topology import key_of
 from headrace.errors import ProtocolError
 from headrace.model import Source
 from headrace.protocols.amqp091.frames import (
@@ -35,20 +35,28 @@ from headrace.protocols.amqp091.methods import decode_method
 from headrace.wire.amqp091 import HAS_HEADERS, Reader, encode_shortstr
 from headrace.wire.amqp091_scan import headers_at, scan_properties
 
-if TYPE_CHECKING:
-    from headrace.core.queue.queue import Queue
+
+class Target(ABC):
+    """The place that a route leads to, as the publisher knows it."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def is_gone(self) -> bool:
+        """True if routes need not remember it any more."""
 
 
 @final
 class Route:
-    """The fields of a basic.publish; one value for all equal ones. The publisher sets source and queue."""
+    """The fields of a basic.publish; one value for all equal ones. The publisher sets source and target."""
 
-    __slots__ = ("exchange", "immediate", "key", "mandatory", "queue", "source")
+    __slots__ = ("exchange", "immediate", "key", "mandatory", "source", "target")
 
     def __init__(self, exchange: str, key: str, mandatory: bool, immediate: bool) -> None:
         self.source: Source | None = None
-        self.queue: Queue | None = None
-        """The queue of a key on the default exchange, until it is deleted."""
+        self.target: Target | None = None
+        """The target of a key on the default exchange, until it is gone."""
         self.exchange = exchange
         self.mandatory = mandatory
         self.immediate = immediate
@@ -206,7 +214,7 @@ class Decoder:
         self._contents: dict[int, _Content] = {}
         self._routes: dict[bytes, Route] = {}
         self._swept_after = _OWN_ROUTES
-        """The number of routes at which those to deleted queues are dropped, and so the queues themselves."""
+        """The number of routes at which those to targets that are gone are dropped, and so the targets themselves."""
         self._payload = b""
         """The method of the last publish, and its route: most publishers repeat it."""
         self._route = _NONE.route
@@ -401,7 +409,7 @@ class Decoder:
         return route
 
     def _sweep(self) -> None:
-        gone = [payload for payload, route in self._routes.items() if route.queue is not None and route.queue.deleted]
+        gone = [payload for payload, route in self._routes.items() if route.target is not None and route.target.is_gone]
         self._room.give_back(min(len(gone), max(0, len(self._routes) - _OWN_ROUTES)))
         for payload in gone:
             del self._routes[payload]
@@ -523,12 +531,13 @@ _LARGE_BODY_BYTES: Final = 16 << 10
 class DeliverEncoder:
     """Writes basic.deliver and its content for one consumer. `finish` must follow the last call of `encode`."""
 
-    __slots__ = ("_before", "_channel", "_entry", "_frame_max", "_key", "_method_bytes", "_out", "_source", "_tag")
+    __slots__ = ("_before", "_channel", "_entry", "_frame_max", "_key", "_method_bytes", "_out", "_tag", "source")
 
     def __init__(self, channel: int, consumer_tag: str, frame_max: int, entry: bytes = b"") -> None:
         """With an entry, given as name and type in a table of headers, deliveries carry a number under that name."""
         # The fields of every delivery come first: with thousands of consumers they are read from memory, line by line.
-        self._source: Source | None = None
+        self.source: Source | None = None
+        """The source that `address` was called with last."""
         self._out = BytesWriter()
         self._before = b""
         """The bytes up to the delivery tag."""
@@ -543,16 +552,13 @@ class DeliverEncoder:
     def encode(
         self,
         parts: list[bytes],
-        source: Source,
         delivery_tag: int,
         redelivered: bool,
         properties: bytes,
         body: bytes,
         number: int = 0,
     ) -> None:
-        """Write a delivery; large bodies go into `parts` as they are."""
-        if source is not self._source:
-            self._take_source(source)
+        """Write a delivery of the source that is set; large bodies go into `parts` as they are."""
         out = self._out
         out.write(self._before)
         write_i64_be(out, i64(delivery_tag))
@@ -625,14 +631,14 @@ class DeliverEncoder:
             parts.append(piece)
             self._out.append(FRAME_END)
 
-    def _take_source(self, source: Source) -> None:
-        exchange, key = key_of(source)
+    def address(self, source: Source, exchange: str, key: str) -> None:
+        """Take exchange and key for the deliveries that follow: callers do so when the source changes."""
         self._key = _shortstr(exchange) + _shortstr(key) + _END
         size = 4 + len(self._tag) + 9 + len(self._key) - 1
         if size != self._method_bytes:
             self._before = _DELIVER_START.pack(METHOD, self._channel, size, BASIC_DELIVER) + self._tag
             self._method_bytes = size
-        self._source = source
+        self.source = source
 
 
 def _shortstr(text: str) -> bytes:

@@ -160,9 +160,10 @@ class Handshake:
         host = self._server.find_host(name)
         if host is None:
             raise ProtocolError(NOT_ALLOWED, f"vhost {name} not found")
-        rights = self._server.access.rights(account, name)
-        if rights is None:
-            raise ProtocolError(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{account.name}'")
+        try:
+            rights = self._server.access.enter(account, name)
+        except AccessRefused as error:
+            raise ProtocolError(NOT_ALLOWED, str(error)) from error
         client = Client(host.broker, account, rights, self._client_id, PROTOCOL, AMQP091)
         return ConnectionContext(self._wire, host, client, self.capabilities, self._frame_max)
 

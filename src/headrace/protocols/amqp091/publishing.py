@@ -12,7 +12,7 @@ from headrace.core.routing.address import COMMIT, is_address, parse_address
 from headrace.core.transaction import Publish as Staging
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message, Source
-from headrace.protocols.amqp091.codec import Publish, Route, encode_ack, encode_content
+from headrace.protocols.amqp091.codec import Publish, Route, Target, encode_ack, encode_content
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.server import ConnectionContext
@@ -32,6 +32,20 @@ _STAGED_BYTES: Final = 512
 """Memory of a staged message besides its payload and properties."""
 
 Staged = tuple[Staging, Route]
+
+
+@final
+class _QueueTarget(Target):
+    """The one queue that a route leads to."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    @property
+    def is_gone(self) -> bool:
+        return self.queue.deleted
 
 
 @final
@@ -64,14 +78,11 @@ class Publisher:
     def publish(self, event: Publish) -> None:
         """Publish one message or a row. Raises Refused to end the channel, ProtocolError to end the connection."""
         context, client = self._context, self._client
-        if not client.is_publisher:
-            client.begin_publishing()
         self.is_ahead = True
         route = event.route
         source = route.source
-        rights = client.rights
-        if source is None or route.exchange not in rights.writable or rights.topics:
-            rights.check_publish(route.exchange, route.key, client.client_id)
+        if source is None or route.exchange not in client.rights.free:
+            client.check_publish(route.exchange, route.key, 0, 0)  # each message is charged for by itself
         if source is None:
             source = self._source(route)
         is_special = bool(event.looks & _SPECIAL) or (
@@ -90,10 +101,11 @@ class Publisher:
         else:
             for at, properties in enumerate(event.properties):
                 messages.append(Message(source, event.bodies[at], now_us, properties))
-        queue = route.queue
-        if queue is None or queue.deleted:
-            queue = route.queue = client.broker.straight_to(route.exchange, route.key)
-        self._hand_over(route, messages, None, _NO_KEYS, queue)
+        target = route.target
+        if not isinstance(target, _QueueTarget) or target.queue.deleted:
+            queue = client.broker.straight_to(route.exchange, route.key)
+            route.target = target = None if queue is None else _QueueTarget(queue)
+        self._hand_over(route, messages, None, _NO_KEYS, None if target is None else target.queue)
 
     def _hand_over(
         self,
@@ -114,9 +126,7 @@ class Publisher:
         client, context = self._client, self._context
         is_read = is_special or route.source is None or self.staged is not None
         given = decode_properties(properties) if is_read else Properties()
-        account = client.account
-        if given.user_id and given.user_id != account.user.name:
-            self._check_user(given.user_id)
+        client.check_user_id(given.user_id)
         if given.reply_to == REPLY_TO:
             properties = self._with_reply_key(properties)
         extra_keys: Sequence[str] = _NO_KEYS
@@ -127,9 +137,7 @@ class Publisher:
                 client.rights.check_topic(WRITE, route.exchange, key, client.client_id)
         expires_us = self._expires_us(properties)
         message = Message(source, body, context.now_us, properties, priority_of(properties), expires_us)
-        if account.is_metered:
-            client.published += 1
-            account.check_size(len(body))
+        client.charge(len(body))
         if route.source is None and self._went_aside(route, given, message):
             return
         if self.staged is not None:
@@ -153,11 +161,6 @@ class Publisher:
         self._tell = _nothing
         if self.staged is not None:
             self.begin()
-
-    def _check_user(self, claimed: str) -> None:
-        user = self._client.account.user
-        if not user.is_impersonator:
-            raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user.name}'")
 
     def _source(self, route: Route) -> Source:
         """The source of messages with this route. The route keeps it unless each message needs a look by itself."""

@@ -8,7 +8,6 @@ from pamqp import base
 from headrace.core.access.access import Access
 from headrace.core.broker import Broker
 from headrace.core.client import Client
-from headrace.core.flow import Intake
 from headrace.core.hosts import Hosts
 from headrace.errors import (
     AccessRefused,
@@ -23,6 +22,7 @@ from headrace.errors import (
     Unavailable,
 )
 from headrace.model import Message
+from headrace.protocols import server as protocols
 from headrace.protocols.amqp091.codec import RouteRoom
 from headrace.protocols.amqp091.frames import (
     ACCESS_REFUSED,
@@ -101,22 +101,15 @@ class Host:
 
 
 @final
-class Server:
+class Server(protocols.Server):
     """The state that all connections share."""
 
-    __slots__ = ("_hosts", "_met", "access", "routes", "version")
+    __slots__ = ("_met", "routes")
 
     def __init__(self, hosts: Hosts, access: Access, version: str) -> None:
-        self._hosts = hosts
+        super().__init__(hosts, access, version)
         self._met: dict[str, Host] = {}
-        self.access = access
         self.routes = RouteRoom()
-        self.version = version
-
-    @property
-    def intake(self) -> Intake:
-        """The memory of all connections that holds unpublished messages."""
-        return self._hosts.intake
 
     def find_host(self, name: str) -> Host | None:
         """The virtual host of that name, or None."""

@@ -2,11 +2,12 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Final, final
 
 from pamqp import base, commands
 
-from headrace.core.client import ConsumePlan, ConsumeRequest, request_table
+from headrace.core.client import ConsumePlan, ConsumeRequest, Settling, request_table
 from headrace.core.queue.definition import QUORUM, STREAM
 from headrace.core.queue.dispatch import UNLIMITED, Consumer, Credit, Delivery, Recipient
 from headrace.core.queue.filter_values import read_values
@@ -232,7 +233,10 @@ class Subscription(Recipient):
             properties = message.properties
             if not (is_plain and properties and source.encoding == AMQP091):
                 properties = self._adorned(delivery)
-            encoder.encode(out, source, tag, delivery.redelivered, properties, message.payload, delivery.offset)
+            if source is not encoder.source:
+                exchange, key = key_of(source)
+                encoder.address(source, exchange, key)
+            encoder.encode(out, tag, delivery.redelivered, properties, message.payload, delivery.offset)
         self._send(out)
 
     def deliver_reply(self, message: Message) -> None:
@@ -240,7 +244,9 @@ class Subscription(Recipient):
         tags = self._tags
         properties = own_properties(message)
         out: list[bytes] = []
-        self._encoder.encode(out, message.source, tags.pass_by(), False, properties, message.payload)
+        exchange, key = key_of(message.source)
+        self._encoder.address(message.source, exchange, key)
+        self._encoder.encode(out, tags.pass_by(), False, properties, message.payload)
         self._send(out)
 
     def _send(self, out: list[bytes]) -> None:
@@ -319,8 +325,7 @@ class Subscriptions:
         self._by_tag: dict[str, Subscription] = {}
         self._getters: dict[str, Consumer] = {}
         """By queue, the consumer that holds the messages of basic.get."""
-        self._settling: list[Iterator[None]] = []
-        """Steps that settle very many deliveries and are not over."""
+        self._settling = Settling(self._broker)
         self._retired: list[Consumer] = []
         """Cancelled consumers that still hold messages."""
         self._prefetch = 0
@@ -405,7 +410,7 @@ class Subscriptions:
         request.forgets_own_group = STREAM_OFFSET in arguments or tag.startswith(_GENERATED_TAG)
         request.credit = self._prefetch
         request.auto_ack = method.no_ack
-        plan = self._client.plan(request)
+        plan = self._client.resolve(request)
         subscription = Subscription(self._context, self._channel, tag, self._tags, self._answers)
         consumer = subscription.open(plan, self._shared)
         consumer.cancelled = lambda: self._cancelled(subscription)
@@ -498,20 +503,8 @@ class Subscriptions:
                 subscription.consumer.silence()
         for consumer in others:
             consumer.silence()
-        return self._leave_each(subscriptions, others)
-
-    def _leave_each(self, subscriptions: list[Subscription], others: list[Consumer]) -> Iterator[None]:
-        for steps in self._settling:
-            yield from steps
-        for subscription in subscriptions:
-            if subscription.plan is not None and subscription.consumer is not None:
-                yield from self._broker.give_back(subscription.consumer)
-                self._client.cancel(subscription.plan, subscription.consumer)
-                yield
-        for consumer in others:
-            yield from self._broker.give_back(consumer)
-            self._broker.cancel(consumer)
-            yield
+        ended = [(each.plan, each.consumer) for each in subscriptions if each.consumer is not None]
+        return chain(self._settling.rest(), self._client.end_each([*ended, *[(None, each) for each in others]]))
 
     # -- get and settle ----------------------------------------------------------------------------------------------
 
@@ -582,7 +575,7 @@ class Subscriptions:
 
     def recover(self) -> None:
         """Deliver all unsettled messages again."""
-        self._settle_all(self._tags.take_to(self._tags.last), RELEASE)
+        self._settling.start(self._tags.take_to(self._tags.last), RELEASE)
 
     def staged_settlements(self) -> list[tuple[Delivery, int]]:
         """The settlements of the transaction, without those of deleted queues."""
@@ -602,15 +595,10 @@ class Subscriptions:
             if outcome == ACK:
                 self._broker.acknowledge(found)
             else:
-                self._settle_all(found, outcome)
+                self._settling.start(found, outcome)
             return
         for number in self._tags.up_to(last) if multiple else [tag]:
             self._settle_or_stage(number, outcome)
-
-    def _settle_all(self, deliveries: list[Delivery], outcome: int) -> None:
-        left = [*self._settling, self._broker.settle_all(deliveries, outcome)]
-        # Each goes on by one step, if it is not over.
-        self._settling = [steps for steps in left if next(steps, self) is None]
 
     def _settle_or_stage(self, tag: int, outcome: int) -> None:
         delivery = self._tags.take(tag)

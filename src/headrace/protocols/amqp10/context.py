@@ -20,7 +20,7 @@ from headrace.core.queue.queue import Queue
 from headrace.core.routing.address import group_of_client
 from headrace.core.routing.exchange import Binding
 from headrace.core.routing.topics import key_of_filter
-from headrace.errors import NotFound, PreconditionFailed, ProtocolError
+from headrace.errors import AccessRefused, NotFound, PreconditionFailed, ProtocolError
 from headrace.model import AMQP10
 from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.addresses import ADDRESS, EXCHANGE, QUEUE, TOPIC, Node, has_no_local, queue_path
@@ -107,17 +107,13 @@ class ConnectionContext:
         if node.kind == QUEUE and node.name not in self.broker.topology.queues:
             if "queue" not in capabilities:
                 raise NotFound(f"no queue '{node.name}' in vhost '{self.host.name}'")
-            self._declare(QueueDefinition(node.name))
+            self.client.declare(QueueDefinition(node.name))
         elif node.kind == EXCHANGE:
             self.broker.topology.exchanges.check_publish(node.name)
 
     def declare_own(self, selector: str = "") -> Queue:
         """Declare a queue for this connection alone, which goes with it. Raises AccessRefused."""
-        return self._declare(QueueDefinition("", durable=False, exclusive=True, filter=selector))
-
-    def _declare(self, definition: QueueDefinition) -> Queue:
-        self.client.rights.check_declare_queue(definition)
-        return self.broker.declare(definition, self.client.owner)
+        return self.client.declare(QueueDefinition("", durable=False, exclusive=True, filter=selector))
 
     # -- sources -----------------------------------------------------------------------------------------------------
 
@@ -133,8 +129,8 @@ class ConnectionContext:
             return self._bound(link, source, node, request)
         if node.kind == QUEUE and node.name not in self.broker.topology.queues and "queue" in source.capabilities:
             self.check_read(node)
-            self._declare(QueueDefinition(node.name))
-        return Reading(self.client.plan(request))
+            self.client.declare(QueueDefinition(node.name))
+        return Reading(self.client.resolve(request))
 
     def own_reading(self) -> Reading:
         """Make a queue for one link alone, which reads it. Raises AccessRefused."""
@@ -249,8 +245,9 @@ def enter(server: Server, wire: "Wire", account: Account, opening: Open) -> Conn
     host = server.find_host(name)
     if host is None:
         raise ProtocolError(frames.NOT_FOUND, f"there is no virtual host '{name[:64]}'")
-    granted = server.access.rights(account, name)
-    if granted is None:
-        raise ProtocolError(frames.UNAUTHORIZED, f"user '{account.name}' may not enter vhost '{name[:64]}'")
-    client = Client(host.broker, account, granted, opening.container_id, PROTOCOL, AMQP10)
+    try:
+        rights = server.access.enter(account, name)
+    except AccessRefused as error:
+        raise ProtocolError(frames.UNAUTHORIZED, str(error)) from error
+    client = Client(host.broker, account, rights, opening.container_id, PROTOCOL, AMQP10)
     return ConnectionContext(wire, host, client, min(opening.max_frame_size, frames.MAX_FRAME_SIZE))

@@ -239,9 +239,8 @@ def _create(request: Request) -> Reply:
 
 def _declare(context: ConnectionContext, definition: QueueDefinition) -> Reply:
     broker = context.broker
-    context.client.rights.check_declare_queue(definition)
     was_there = definition.name in broker.topology.queues
-    queue = broker.declare(definition, context.client.owner)
+    queue = context.client.declare(definition)
     return Reply(OK if was_there else CREATED, described_queue(context, queue), "exists" if was_there else "created")
 
 
@@ -508,10 +507,10 @@ class ManagementSink(Sink):
         properties, payload = split(message)
         reply = Message(source, payload, context.now_us, properties)
         if node.kind in (EXCHANGE, QUEUE):
-            context.client.rights.check_publish(exchange, topic, context.container_id)
+            context.client.check_publish(exchange, topic, len(message))
             context.broker.publish(reply)
         else:
-            context.client.rights.check_topic_publish(topic, context.container_id)
+            context.client.check_publish_topic(topic, len(message))
             context.broker.publish_topic(reply)
 
     def end(self) -> None:

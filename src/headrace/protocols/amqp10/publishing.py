@@ -11,7 +11,7 @@ from typing import Final, final
 from headrace.core.batch import ConfirmAll
 from headrace.core.routing.address import MAX_CACHED_KEY, is_address
 from headrace.core.transaction import Publish
-from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
+from headrace.errors import HeadraceError, NotFound, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10 import addresses, frames
 from headrace.protocols.amqp10.addresses import Node, parse_node, queue_path
@@ -30,7 +30,7 @@ from headrace.protocols.amqp10.performatives import (
     error_for,
 )
 from headrace.protocols.amqp10.session import Incoming, IncomingLink, Link, Session, Sink
-from headrace.wire.amqp10 import SUBJECT, TO, USER_ID, Head, annotation_keys, expires_us, scan_head, split
+from headrace.wire.amqp10 import SUBJECT, TO, Head, annotation_keys, expires_us, scan_head, split, user_id_of
 from headrace.wire.amqp10_scan import DEFAULT_PRIORITY, DELIVERY_DELAY, DELIVERY_TIME, plain_priority
 from headrace.wire.encodings import decode_headers
 from headrace.wire.types import Map
@@ -92,7 +92,17 @@ def _sink_of(session: Session, target: Target) -> Sink:
 class KnownHead:
     """The sections before a message's body, as far as a publish depends on them."""
 
-    __slots__ = ("_delay_us", "_due_us", "_headers", "_properties", "has_expiry", "head", "is_for_later", "priority")
+    __slots__ = (
+        "_delay_us",
+        "_due_us",
+        "_headers",
+        "_properties",
+        "has_expiry",
+        "head",
+        "is_for_later",
+        "priority",
+        "user_id",
+    )
 
     def __init__(self, properties: bytes) -> None:
         head = scan_head(properties, _ANNOTATIONS)
@@ -101,6 +111,7 @@ class KnownHead:
         self._headers: dict[str, object] | None = None
         priority = head.priority
         self.priority = DEFAULT_PRIORITY if priority is None else priority
+        self.user_id = user_id_of(head)
         self.has_expiry = expires_us(head, 1) != 0
         self._due_us = _milliseconds(head, DELIVERY_TIME) * 1000
         self._delay_us = _milliseconds(head, DELIVERY_DELAY) * 1000
@@ -121,13 +132,13 @@ class KnownHead:
 class Route:
     """The place that messages go to, as core knows it."""
 
-    __slots__ = ("is_checked_always", "is_topic", "source")
+    __slots__ = ("is_single", "is_topic", "source")
 
     def __init__(self, source: Source, is_topic: bool) -> None:
         self.source = source
         self.is_topic = is_topic
-        self.is_checked_always = is_topic or is_address(source.topic)
-        """True if the right to write to the exchange does not suffice."""
+        self.is_single = is_topic or is_address(source.topic)
+        """True if each message is published by itself: the right to write to the exchange does not suffice."""
 
 
 @final
@@ -161,7 +172,7 @@ class Publisher(Sink):
             node.kind == addresses.EXCHANGE and node.key is not None
         ):
             self._fixed = self._route(node.kind, node.name, node.key or "")
-        self._is_quick = self._fixed is not None and not self._fixed.is_checked_always
+        self._is_quick = self._fixed is not None and not self._fixed.is_single
         """True if neighbours may be published in one call."""
         self._row: list[Message] = []
         """Messages that are not with core yet: neighbours are published with one call."""
@@ -205,7 +216,7 @@ class Publisher(Sink):
         context, route = self._context, self._fixed
         assert route is not None
         client, source = context.client, route.source
-        if client.account.is_metered or client.rights.topics or source.exchange not in client.rights.writable:
+        if not client.is_publisher or client.account.is_metered or source.exchange not in client.rights.free:
             return False
         if (
             context.open_row is not self._flush
@@ -215,8 +226,6 @@ class Publisher(Sink):
             context.flush_row()
             if source.exchange and context.broker.routes_each(source.exchange):
                 return False
-            if not client.is_publisher:
-                client.begin_publishing()
             context.open_row, self._row_link, self._row_number = self._flush, link, number
         self._row.append(Message(source, payload, context.now_us, properties, priority))
         return True
@@ -272,22 +281,15 @@ class Publisher(Sink):
             error = f"there is no message format {delivery.format:#x} here"
             raise ProtocolError(frames.NOT_IMPLEMENTED, error)
         context = self._context
-        client = context.client
-        if not client.is_publisher:
-            client.begin_publishing()
-        account = client.account
-        if account.is_metered:
-            client.published += 1
-            account.check_size(len(delivery.message))
         known = self._heads.get(properties)
         if known is None:
             known = self._learn(properties)
+        if known.user_id:
+            self._check_user_id(known.user_id)
         route = self._fixed
         if route is None:
             route = self._route_of(known.head)
-        rights = client.rights
-        if route.source.exchange not in rights.writable or rights.topics or route.is_checked_always:
-            self._check(route)
+        self._check(route, len(delivery.message))
         expires = expires_us(known.head, context.now_us) if known.has_expiry else 0
         due = known.not_before_us(context.now_us) if known.is_for_later else 0
         message = Message(route.source, payload, context.now_us, properties, known.priority, expires, due)
@@ -295,19 +297,22 @@ class Publisher(Sink):
         publish.is_topic = route.is_topic
         return publish, route.is_topic
 
-    def _check(self, route: Route) -> None:
-        """Raises AccessRefused unless the user may send there."""
+    def _check(self, route: Route, size_bytes: int) -> None:
+        """Raises AccessRefused unless the user may send there, TooLarge."""
         client, source = self._context.client, route.source
         if route.is_topic:
-            client.rights.check_topic_publish(source.topic, client.client_id)
+            client.check_publish_topic(source.topic, size_bytes)
         else:
-            client.rights.check_publish(source.exchange, source.topic, client.client_id)
+            client.check_publish(source.exchange, source.topic, size_bytes)
+
+    def _check_user_id(self, claimed: str) -> None:
+        try:
+            self._context.client.check_user_id(claimed)
+        except PreconditionFailed as error:
+            raise ProtocolError(frames.UNAUTHORIZED, str(error)) from error  # the condition that RabbitMQ gives
 
     def _learn(self, properties: bytes) -> KnownHead:
         known = KnownHead(properties)
-        user = known.head.property_field(USER_ID)
-        if isinstance(user, bytes) and user and user != self._context.client.account.name.encode():
-            raise ProtocolError(frames.UNAUTHORIZED, "the property user-id is not the user that logged in")
         if len(properties) <= _MAX_HEAD_BYTES:
             if len(self._heads) >= _MAX_HEADS:
                 self._heads.clear()

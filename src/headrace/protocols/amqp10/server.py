@@ -12,10 +12,10 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.access.access import Access
 from headrace.core.broker import Broker
-from headrace.core.flow import Intake
 from headrace.core.hosts import Hosts
 from headrace.core.ledger import ProtocolStore
 from headrace.errors import ProtocolError
+from headrace.protocols import server as protocols
 from headrace.protocols.amqp10.frames import CONTAINER_IN_USE, RESOURCE_LIMIT
 from headrace.protocols.amqp10.performatives import NEVER, Source, source_of
 from headrace.wire.amqp10_values import Reader, encode_value
@@ -188,24 +188,17 @@ class Host:
 
 
 @final
-class Server:
-    """The state of all connections of the server."""
+class Server(protocols.Server):
+    """The state that all connections share."""
 
-    __slots__ = ("_clock", "_hosts", "_met", "access", "version")
+    __slots__ = ("_clock", "_met")
 
     def __init__(self, hosts: Hosts, access: Access, clock: Clock, version: str) -> None:
-        self._hosts = hosts
+        super().__init__(hosts, access, version)
         self._clock = clock
         self._met: dict[str, Host] = {}
-        self.access = access
-        self.version = version
         for name in hosts.names():
             self.find_host(name)  # durable sources expire from now on
-
-    @property
-    def intake(self) -> Intake:
-        """The memory of all connections that no message is published from yet."""
-        return self._hosts.intake
 
     def find_host(self, name: str) -> Host | None:
         """Return the virtual host of that name, None if there is none."""

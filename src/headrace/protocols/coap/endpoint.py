@@ -208,9 +208,8 @@ class Endpoint(DatagramHandler):
             confirmed(None)
 
     def _client(self, account: Account, query: _Query) -> Client:
-        broker, rights = self._hosts.find(DEFAULT_HOST), self._access.rights(account, DEFAULT_HOST)
-        if broker is None or rights is None:
-            raise AccessRefused(f"access to vhost '{DEFAULT_HOST}' refused for user '{account.name}'")
+        broker, rights = self._hosts.find(DEFAULT_HOST), self._access.enter(account, DEFAULT_HOST)
+        assert broker is not None
         client_id = query.client_id or f"{PROTOCOL}:{account.name}"
         return Client(broker, account, rights, client_id, PROTOCOL, NATIVE)
 

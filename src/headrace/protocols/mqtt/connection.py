@@ -135,11 +135,11 @@ class Handshake:
     def enter(self, account: Account) -> tuple[Host, Client]:
         """Enter the virtual host, without being counted as a connection yet. Raises ProtocolError."""
         host = self._server.find_host(self._host_name)
-        rights = self._server.access.rights(account, self._host_name) if host is not None else None
-        if host is None or rights is None:
-            raise ProtocolError(
-                NOT_AUTHORIZED, f"access to vhost '{self._host_name}' refused for user '{account.name}'"
-            )
+        try:
+            rights = self._server.access.enter(account, self._host_name)
+        except AccessRefused as error:
+            raise ProtocolError(NOT_AUTHORIZED, str(error)) from error
+        assert host is not None
         sessions, most = host.broker.sessions, self._server.limits.max_sessions
         client_id = self.connect.client_id
         if len(sessions) >= most and sessions.get(client_id) is None:

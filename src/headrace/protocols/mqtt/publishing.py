@@ -123,12 +123,8 @@ class Publisher:
             if self._due + len(session.taken) >= most and receiver.version == V5:  # MQTT 5 [MQTT-3.3.4-9]
                 raise ProtocolError(RECEIVE_MAXIMUM_EXCEEDED, f"more than {most} messages are not acknowledged")
         client = self._client
-        if not client.is_publisher:
-            client.begin_publishing()
         receiver.host.counters.received += 1
         try:
-            if client.account.is_metered:
-                client.published += 1
             if "/$" in packet.topic and is_read_address(packet.topic) and self._settles(packet):
                 return
             properties = packet.properties
@@ -154,7 +150,7 @@ class Publisher:
         address = parse_address(packet.topic)
         if not address.verb:
             return False
-        self._client.rights.check_topic_publish(packet.topic, self._receiver.client_id)
+        self._client.check_publish_topic(packet.topic, len(packet.payload))
         settle(self._receiver, address, user_properties(packet.properties.raw))
         self._answer_settled(packet, address.queue)
         return True

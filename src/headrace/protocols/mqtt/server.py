@@ -6,9 +6,9 @@ from headrace.clock import Clock
 from headrace.config.settings import MqttSettings
 from headrace.core.access.access import Access
 from headrace.core.broker import Broker
-from headrace.core.flow import Intake
 from headrace.core.hosts import Hosts
 from headrace.core.pubsub.session import Grant
+from headrace.protocols import server as protocols
 from headrace.protocols.mqtt.outlet import Counters, Fan, SharedOutlet, SystemTopics
 
 _MAX_OUTLETS: Final = 4096
@@ -40,25 +40,18 @@ class Host:
 
 
 @final
-class Server:
+class Server(protocols.Server):
     """The state that all connections share."""
 
-    __slots__ = ("_hosts", "_met", "_version", "access", "clock", "limits")
+    __slots__ = ("_met", "clock", "limits")
 
     def __init__(
         self, hosts: Hosts, access: Access, clock: Clock, version: str, limits: MqttSettings | None = None
     ) -> None:
-        self._hosts = hosts
+        super().__init__(hosts, access, version)
         self._met: dict[str, Host] = {}
-        self._version = version
-        self.access = access
         self.clock = clock
         self.limits = limits or MqttSettings()
-
-    @property
-    def intake(self) -> Intake:
-        """The memory of all connections that holds unpublished messages."""
-        return self._hosts.intake
 
     @property
     def max_packet_bytes(self) -> int:
@@ -73,7 +66,7 @@ class Server:
         host = self._met.get(name)
         if host is None or host.broker is not broker:
             now_us = self.clock.monotonic_us()
-            host = self._met[name] = Host(name, broker, self._version, now_us)
+            host = self._met[name] = Host(name, broker, self.version, now_us)
             host.system.tick(now_us)
         return host
 

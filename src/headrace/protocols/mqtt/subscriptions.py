@@ -271,7 +271,7 @@ def _join(
     request.auto_commit = subscription.auto_commit
     request.credit = receiver.prefetch
     request.auto_ack = subscription.assurance == BEST_EFFORT
-    plan = receiver.client.plan(request)
+    plan = receiver.client.resolve(request)
     root = address.queue if pattern.startswith(DEAD_LETTER_PREFIX) else queue_topic(address.queue)
     receiver.readers[pattern] = QueueReader(receiver, plan, root, subscription.assurance)
 

@@ -16,6 +16,7 @@ from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.inlet import Inlet
+from headrace.protocols.server import Server
 from headrace.protocols.stomp.codec import (
     CONNECT,
     CONNECTED,
@@ -33,7 +34,7 @@ from headrace.protocols.stomp.codec import (
     malformed,
 )
 from headrace.protocols.stomp.publishing import Publisher, Transaction
-from headrace.protocols.stomp.server import PROTOCOL, ConnectionContext, Server
+from headrace.protocols.stomp.server import PROTOCOL, ConnectionContext
 from headrace.protocols.stomp.subscriptions import Subscriptions
 
 _MAX_CONNECT_BYTES: Final = 64 << 10
@@ -162,13 +163,12 @@ class Connection(Handler):
     def _open(self, wire: Wire, frame: Frame, account: Account) -> None:
         """Enter the virtual host and answer. Raises AccessRefused."""
         host, broker = self._host(frame.get("host"))
-        rights = self._server.access.rights(account, host) if broker is not None else None
-        if broker is None or rights is None:
-            raise AccessRefused(f"access to vhost '{host}' refused for user '{account.name}'")
+        rights = self._server.access.enter(account, host)
+        assert broker is not None
         client_id = frame.get("client-id") or wire.peer
         client = Client(broker, account, rights, client_id, PROTOCOL, AMQP091)
         if not client.connect(self._inlet.pause_by_broker, self._on_ended, self._on_rights):
-            raise AccessRefused(f"user '{account.name}' has {account.connections} connections and may have no more")
+            raise AccessRefused(client.refusal)
         version = self._decoder.version
         session = "session-" + secrets.token_urlsafe(16)
         self._context = context = ConnectionContext(wire, client, version, session)

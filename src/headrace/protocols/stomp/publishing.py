@@ -90,11 +90,11 @@ def declare_named(context: ConnectionContext, frame: Frame, name: str) -> None:
 
     Without such headers an existing queue is right as it is. Raises what a declaration raises.
     """
-    client, broker = context.client, context.broker
+    client = context.client
     arguments = queue_arguments(frame)
     if not arguments and not any([each in frame.headers for each in _ABOUT_QUEUE]):
         with suppress(NotFound):
-            broker.queue(name, client.owner)
+            client.broker.queue(name, client.owner)
             return
     definition = declared(
         name,
@@ -103,8 +103,7 @@ def declare_named(context: ConnectionContext, frame: Frame, name: str) -> None:
         switch(frame, "auto-delete", False),
         arguments,
     )
-    client.rights.check_declare_queue(definition)
-    broker.declare(definition, client.owner)
+    client.declare(definition)
 
 
 @final
@@ -166,18 +165,10 @@ class Publisher:
     def send(self, frame: Frame, confirm: Confirm | None, transaction: Transaction | None) -> None:
         """Publish a message, or add it to a transaction. Raises Refused, ProtocolError."""
         client, context = self._client, self._context
-        if not client.is_publisher:
-            client.begin_publishing()
         route = self._route(frame)
         source = route.source
-        rights = client.rights
-        if source.exchange not in rights.writable or rights.topics or not source.exchange:
-            rights.check_publish(source.exchange, source.topic, client.client_id)
+        client.check_publish(source.exchange, source.topic, len(frame.body))
         given = self._properties(frame)
-        account = client.account
-        if account.is_metered:
-            client.published += 1
-            account.check_size(len(frame.body))
         expires_us = self._expires_us(given.expiration)
         priority = max(given.priority, 0)
         raw = encode_properties(given)
@@ -222,9 +213,7 @@ class Publisher:
         properties.delivery_mode = _PERSISTENT if switch(frame, "persistent", False) else _TRANSIENT
         properties.priority = number(frame, "priority", _MAX_PRIORITY)
         properties.timestamp_s = number(frame, "timestamp", (1 << 63) - 1)
-        user = self._client.account.user
-        if properties.user_id and properties.user_id != user.name and not user.is_impersonator:
-            raise Refused(f"the header 'user-id' is {properties.user_id[:64]!r}, but the user is {user.name!r}")
+        self._client.check_user_id(properties.user_id)
         if properties.reply_to.startswith(f"/{TEMPORARY}/"):
             destination = parse_destination(properties.reply_to)
             properties.reply_to = self._reply_queue(destination.key)

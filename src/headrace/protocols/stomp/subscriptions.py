@@ -5,11 +5,12 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, final
 
 from headrace.core.access.permissions import CONFIGURE
 from headrace.core.access.permissions import QUEUE as QUEUES
-from headrace.core.client import ConsumePlan, ConsumeRequest, request_table
+from headrace.core.client import ConsumePlan, ConsumeRequest, Settling, request_table
 from headrace.core.queue.definition import declared
 from headrace.core.queue.dispatch import UNLIMITED, Consumer, Delivery, Recipient
 from headrace.core.queue.group import ACK, NACK, REJECT
@@ -207,8 +208,7 @@ class Subscriptions:
         self._by_number: dict[int, Subscription] = {}
         """The same, and those that ended and still hold messages."""
         self._numbers = 0
-        self._settling: list[Iterator[None]] = []
-        """Steps that settle very many deliveries and are not over."""
+        self._settling = Settling(self._broker)
         self._temporary: dict[str, str] = {}
         """By the name of a `/temp-queue/`, its queue."""
 
@@ -260,7 +260,7 @@ class Subscriptions:
         return request
 
     def _begin(self, request: ConsumeRequest, id_: str, mode: str, is_durable: bool) -> None:
-        plan = self._client.plan(request)
+        plan = self._client.resolve(request)
         self._numbers += 1
         subscription = Subscription(self._context, self._numbers, id_, mode)
         subscription.is_durable = is_durable
@@ -284,11 +284,10 @@ class Subscriptions:
         auto_delete = switch(frame, "auto-delete", not is_durable)
         exclusive = switch(frame, "exclusive", not is_durable)
         definition = declared(name, is_durable, exclusive, auto_delete, queue_arguments(frame))
-        client.rights.check_declare_queue(definition)
         binding = Binding(destination.exchange, name, destination.key, {})
         client.rights.check_bind(binding)
         broker.topology.exchanges.get(destination.exchange)  # before anything is declared
-        broker.declare(definition, client.owner)
+        client.declare(definition)
         broker.bind(binding, client.owner)
         return name
 
@@ -301,8 +300,7 @@ class Subscriptions:
         queue = self._temporary.get(name)
         if queue is None:
             definition = declared("", False, True, True)
-            self._client.rights.check_declare_queue(definition)
-            queue = self._broker.declare(definition, self._client.owner).name
+            queue = self._client.declare(definition).name
             self._temporary[name] = queue
             request = ConsumeRequest(queue)
             request.auto_ack = True
@@ -376,9 +374,7 @@ class Subscriptions:
         elif outcome == ACK:
             self._broker.acknowledge([delivery for _, delivery in found])
         else:
-            left = [*self._settling, self._broker.settle_all([delivery for _, delivery in found], outcome)]
-            # Each goes on by one step, if it is not over.
-            self._settling = [steps for steps in left if next(steps, self) is None]
+            self._settling.start([delivery for _, delivery in found], outcome)
 
     def _named(self, name: str) -> tuple[Subscription, int]:
         parts = name.split(_ID)
@@ -407,16 +403,8 @@ class Subscriptions:
             subscription.unsettled.clear()
             if subscription.consumer is not None:
                 subscription.consumer.silence()
-        return self._leave_each(subscriptions)
-
-    def _leave_each(self, subscriptions: list[Subscription]) -> Iterator[None]:
-        for steps in self._settling:
-            yield from steps
-        for subscription in subscriptions:
-            if subscription.plan is not None and subscription.consumer is not None:
-                yield from self._broker.give_back(subscription.consumer)
-                self._client.cancel(subscription.plan, subscription.consumer)
-                yield
+        ended = [(each.plan, each.consumer) for each in subscriptions if each.consumer is not None]
+        return chain(self._settling.rest(), self._client.end_each(ended))
 
 
 def _read(text: str) -> object:

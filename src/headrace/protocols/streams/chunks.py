@@ -29,8 +29,9 @@ from headrace.core.queue.filter_values import FILTER_VALUE
 from headrace.errors import ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.streams.frames import DELIVER
-from headrace.wire.amqp10 import DATA_BODY, joined, parts, split, translated, with_changes
+from headrace.wire.amqp10 import DATA_BODY, joined, parts, scan_head, split, translated, user_id_of, with_changes
 from headrace.wire.amqp10 import stored as stored_form
+from headrace.wire.amqp10_scan import UNSURE, plain_priority
 from headrace.wire.encodings import properties_of
 from headrace.wire.properties import Properties
 
@@ -40,6 +41,8 @@ _LENGTH: Final = struct.Struct(">I")
 _HEADER: Final = struct.Struct(">BBHIqQQIIII")
 _DELIVER: Final = struct.Struct(">IHHB")
 _DELIVER_2: Final = struct.Struct(">IHHBQ")
+
+_NO_ANNOTATIONS: Final[frozenset[bytes]] = frozenset()
 
 MOST_MESSAGES: Final = 2048
 """Messages of a chunk: as many as one turn of the event loop serves."""
@@ -84,6 +87,16 @@ class Splitter:
         if properties and properties[0] == DATA_BODY:
             self._properties, self._start = properties, properties[1:] + _DATA
         return properties, payload
+
+
+def named_user(properties: bytes) -> str:
+    """Return the user that a received message names; "" for none, and for properties that nobody can read."""
+    if not properties or plain_priority(properties) != UNSURE:
+        return ""
+    try:
+        return user_id_of(scan_head(properties, _NO_ANNOTATIONS))
+    except ProtocolError:
+        return ""
 
 
 def with_filter(properties: bytes, value: str) -> bytes:

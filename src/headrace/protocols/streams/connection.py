@@ -8,19 +8,20 @@ from headrace.core.access.logins import Account, Login
 from headrace.core.access.permissions import READ
 from headrace.core.client import Client
 from headrace.core.queue.queue import Queue
-from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError
+from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, ProtocolError
 from headrace.model import AMQP10
 from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.answers import Answers
 from headrace.protocols.inlet import Inlet
+from headrace.protocols.server import Server
 from headrace.protocols.streams import frames
 from headrace.protocols.streams.codec import Decoder, Event, Publish, Request, frame, respond, table, text, texts
 from headrace.protocols.streams.frames import CLOSE, CORRELATED, FIELDS, HEARTBEAT_SECONDS, OK, RESPONSE
 from headrace.protocols.streams.management import Management
 from headrace.protocols.streams.publishing import Publishers
-from headrace.protocols.streams.server import PROTOCOL, ConnectionContext, Server, code_of
+from headrace.protocols.streams.server import PROTOCOL, ConnectionContext, code_of
 from headrace.protocols.streams.subscriptions import Subscriptions
 
 PLAIN: Final = "PLAIN"
@@ -249,14 +250,9 @@ class Connection(Handler):
         """Enter a virtual host, or say why not."""
         if not self._is_tuned:
             raise ProtocolError(frames.PRECONDITION_FAILED, "open before tune")
-        name = request.text(0)
-        broker = self._server.find_host(name)
-        rights = None if broker is None else self._server.access.rights(account, name)
-        client = None
-        if broker is not None and rights is not None:
-            client_id = self._client_properties.get("connection_name") or wire.peer
-            client = Client(broker, account, rights, client_id, PROTOCOL, AMQP10)
-        if client is None or not client.connect(self._inlet.pause_by_broker, self._on_ended, self._on_rights):
+
+        client = self._enter(request.text(0), wire, account)
+        if client is None:
             self._send_raw(respond(request, frames.HOST_ACCESS_FAILURE, table({})))
             self._is_closing = True
             wire.close()
@@ -271,6 +267,18 @@ class Connection(Handler):
         place = {"advertised_host": host.strip("[]"), "advertised_port": port}
         self._send_raw(respond(request, OK, table(place)))
         wire.keep_alive(self._heartbeat)
+
+    def _enter(self, host: str, wire: Wire, account: Account) -> Client | None:
+        """Enter a virtual host as one of the user's connections; None if that is refused."""
+        broker = self._server.find_broker(host)
+        try:
+            rights = self._server.access.enter(account, host)
+        except AccessRefused:
+            return None
+        assert broker is not None
+        client_id = self._client_properties.get("connection_name") or wire.peer
+        client = Client(broker, account, rights, client_id, PROTOCOL, AMQP10)
+        return client if client.connect(self._inlet.pause_by_broker, self._on_ended, self._on_rights) else None
 
     # -- ending --------------------------------------------------------------------------------------------------------
 

@@ -103,9 +103,8 @@ class Management:
 
     def create(self, request: Request) -> None:
         definition = definition_of(request.text(0), request.table(1))
-        self._client.rights.check_declare_queue(definition)
         exists = definition.name in self._broker.topology.queues
-        self._broker.declare(definition, self._client.owner)
+        self._client.declare(definition)
         if exists:
             raise ProtocolError(STREAM_EXISTS, f"stream '{definition.name}' exists already")
         self._answer_kept(request)

@@ -11,7 +11,7 @@ from headrace.core.queue.queue import Queue
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
 from headrace.net.connection import BY_ORDER
-from headrace.protocols.streams.chunks import Splitter, with_filter
+from headrace.protocols.streams.chunks import Splitter, named_user, with_filter
 from headrace.protocols.streams.codec import UNREADABLE_BATCH, Publish, encode_confirm, encode_errors
 from headrace.protocols.streams.frames import ACCESS_REFUSED, INTERNAL_ERROR, PUBLISHER_DOES_NOT_EXIST
 from headrace.protocols.streams.server import PROTOCOL, ConnectionContext, code_of
@@ -73,19 +73,21 @@ class Publisher:
         source, now_us = self._source, context.now_us
         messages: list[Message] = []
         split = self._splitter.split
-        for raw in event.messages:
-            properties, payload = split(raw)
-            messages.append(Message(source, payload, now_us, properties))
+        checked = b""
+        try:
+            for raw in event.messages:
+                properties, payload = split(raw)
+                if properties is not checked:
+                    client.check_user_id(named_user(properties))
+                    checked = properties
+                messages.append(Message(source, payload, now_us, properties))
+            if client.account.is_metered:
+                client.charge(max([len(message.payload) for message in messages]), len(messages))
+        except Refused as error:
+            self._refuse_all(event.ids, error)
+            return
         if event.filters is not None:
             self._add_filters(messages, event)
-        account = client.account
-        if account.is_metered:
-            client.published += len(messages)
-            try:
-                account.check_size(max([len(message.payload) for message in messages]))
-            except Refused as error:
-                self._refuse_all(event.ids, error)
-                return
         self._awaiting.extend(event.ids)
         self._publishers.count(len(event.ids))
         context.broker.publish_entries(self.queue, self.numbered, Entries(event.ids, messages, event.counts), self.tell)
@@ -167,8 +169,7 @@ class Publishers:
         if name and any([each.queue is queue and _name(each) == name for each in self._by_id.values()]):
             raise PreconditionFailed(f"publisher {name!r} of stream {stream!r} exists already on this connection")
         numbered = context.broker.publisher(queue, name) if name else None
-        if not context.client.is_publisher:
-            context.client.begin_publishing()
+        context.client.begin_publishing()
         self._by_id[number] = Publisher(self, number, queue, numbered)
         return queue
 

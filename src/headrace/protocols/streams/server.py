@@ -1,13 +1,9 @@
-"""What the connections of this protocol share, and an open connection as its parts see it; the code of each error."""
+"""One open connection as its parts see it, and the code of each error."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.access.access import Access
-from headrace.core.broker import Broker
 from headrace.core.client import Client
-from headrace.core.flow import Intake
-from headrace.core.hosts import Hosts
 from headrace.errors import (
     AccessRefused,
     Corrupt,
@@ -51,27 +47,6 @@ def code_of(error: HeadraceError) -> int:
         if isinstance(error, kind):
             return code
     return INTERNAL_ERROR
-
-
-@final
-class Server:
-    """The state that all connections share."""
-
-    __slots__ = ("_hosts", "access", "version")
-
-    def __init__(self, hosts: Hosts, access: Access, version: str) -> None:
-        self._hosts = hosts
-        self.access = access
-        self.version = version
-
-    @property
-    def intake(self) -> Intake:
-        """The memory of all connections that holds unpublished messages."""
-        return self._hosts.intake
-
-    def find_host(self, name: str) -> Broker | None:
-        """The virtual host of that name, or None."""
-        return self._hosts.find(name)
 
 
 @final

@@ -49,7 +49,7 @@ class Catalog:
         self._dirty_groups: set[LocalGroup] = set()
         """Groups whose `is_dirty` is set."""
         self._tails: set[LocalLog] = set()
-        """Logs that had messages in no segment: `is_in_tails` is set. `tails` removes those that have none any more."""
+        """Logs that had messages in no segment: `is_in_tails` is set until `forget_empty_tails`."""
         self.memory = Memory()
         self.tails_generation = 0
         """The number of the file with the small tails of the last checkpoint; 0 if it has none."""
@@ -238,10 +238,13 @@ class Catalog:
 
     def tails(self) -> list[LocalLog]:
         """The logs with messages that are in no segment yet."""
+        return [log for log in self._tails if log.has_tail]
+
+    def forget_empty_tails(self) -> None:
+        """Forget logs whose messages are in segments by now, or gone."""
         for log in [log for log in self._tails if not log.has_tail]:
             self._tails.discard(log)
             log.is_in_tails = False
-        return list(self._tails)
 
     def note_dirty(self, group: LocalGroup) -> None:
         """Note that a group differs from the last checkpoint."""

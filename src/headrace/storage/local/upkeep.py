@@ -204,6 +204,7 @@ class Upkeep:
         Without a checkpoint half of the bytes in memory is enough: the other tails grow into larger blocks. At a
         checkpoint small tails share a file and stay in memory.
         """
+        self._catalog.forget_empty_tails()
         self.do_chores()  # remove a dropped log's files before a new log of its name writes its own
         self.flushing = True
         if checkpoint:

@@ -1,11 +1,14 @@
 """A channel as its client sees it, without a network: deliveries, acknowledgements, confirms, returns, transactions."""
 
+import gc
 import random
 from typing import Any, cast
 
 import pytest
 from pamqp import base, commands, frame
 
+from headrace.core.queue.definition import QueueDefinition
+from headrace.core.queue.queue import Queue
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
@@ -583,6 +586,23 @@ def test_a_message_is_gone_after_its_expiration(client: _Client) -> None:
 def test_nobody_publishes_in_the_name_of_another(client: _Client) -> None:
     assert client.publish("q", "a", user_id="guest") == []
     assert client.publish("q", "a", user_id="else") == ["Channel.Close 406"]
+
+
+def test_queues_that_are_gone_are_not_kept_for_the_routes_that_led_to_them(client: _Client) -> None:
+    before = _queues()
+    for number in range(5000):
+        name = f"{number:06}"
+        client.house.broker.declare(QueueDefinition(name, durable=False))
+        client.publish(name, "a")
+        client.house.broker.delete(name)
+    client.house.run()
+
+    assert _queues() - before < 1200
+
+
+def _queues() -> int:
+    gc.collect()
+    return sum([isinstance(found, Queue) for found in gc.get_objects()])
 
 
 def test_copies_go_to_further_queues_and_only_open_ones_are_seen(client: _Client) -> None:

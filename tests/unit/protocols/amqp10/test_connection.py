@@ -22,6 +22,7 @@ from headrace.protocols.amqp10.performatives import (
     Transactional,
     Transfer,
 )
+from headrace.wire.amqp10 import Head
 from headrace.wire.amqp10_values import encode_value
 from headrace.wire.types import Described, ULong
 from tests.amqp10_client import body, credit, receiver, sender, transfer
@@ -314,3 +315,33 @@ def test_drain_ends_though_another_queue_has_more() -> None:
 
     (drained,) = [flow for flow in only(Flow, events) if flow.handle == 0]
     assert (drained.delivery_count, drained.link_credit) == (5, 0)
+
+
+# -- users -----------------------------------------------------------------------------------------------------------
+
+
+def _signed(user: str, text: str) -> bytes:
+    head = Head()
+    head.properties = [None, user.encode()]
+    return head.encode() + body(text)
+
+
+def test_a_message_that_names_another_user_is_rejected_except_of_impersonators() -> None:
+    office = Office()
+    caller = office.connect()
+    caller.say(sender("s", "q"))
+
+    told = only(Disposition, caller.say(transfer(0, _signed("guest", "mine")), transfer(1, _signed("ann", "not mine"))))
+    assert [type(each.state) for each in told] == [Accepted, Rejected]
+    assert isinstance(told[1].state, Rejected)
+    assert told[1].state.error is not None
+    assert told[1].state.error.condition == "amqp:unauthorized-access"
+
+    office.access.put_user("guest", None, ["impersonator"], _well)
+    (told_later,) = only(Disposition, caller.say(transfer(2, _signed("ann", "in the name of"))))
+    assert isinstance(told_later.state, Accepted)
+
+    office.access.put_user("guest", None, [], _well)
+    (told_last,) = only(Disposition, caller.say(transfer(3, _signed("ann", "not any more"))))
+    assert isinstance(told_last.state, Rejected)
+    assert office.house.broker.queue("q").messages == 2

@@ -11,12 +11,14 @@ from headrace.core.queue.definition import declared
 from headrace.errors import HeadraceError
 from headrace.model import AMQP091, Message, Source
 from headrace.net.connection import Wire
+from headrace.protocols.server import Server
 from headrace.protocols.streams import frames
 from headrace.protocols.streams.connection import Connection
-from headrace.protocols.streams.server import Server
 from headrace.storage.api import Engine
+from headrace.wire.amqp10 import Head
 from headrace.wire.encodings import encode_properties, properties_of
 from headrace.wire.properties import Properties
+from tests.amqp10_client import body
 from tests.endpoints import doors_to
 from tests.house import House
 from tests.lines import Line
@@ -233,6 +235,31 @@ def test_who_may_not_write_is_no_publisher_and_who_may_no_more_is_refused() -> N
     assert refusal.errors == [(1, frames.ACCESS_REFUSED)]
     assert peer.declare(1) == frames.ACCESS_REFUSED
     assert station.queue.log.next_offset == 0
+
+
+def test_messages_that_name_another_user_are_refused_except_of_impersonators() -> None:
+    station = Station()
+    peer = station.connect()
+    peer.declare()
+    ours, theirs = _signed("guest"), _signed("ann")
+
+    (confirm,) = peer.say(publish(0, entry(1, ours), entry(2, ours)))
+    (refusal,) = peer.say(publish(0, entry(3, theirs)))
+    (of_batch,) = peer.say(publish(0, batch(4, [ours, theirs])))
+
+    assert confirm.ids == [1, 2]
+    assert refusal.errors == [(3, frames.PRECONDITION_FAILED)]
+    assert of_batch.errors == [(4, frames.PRECONDITION_FAILED)]
+    station.access.put_user("guest", None, ["impersonator"], _well)
+    (confirm,) = peer.say(publish(0, entry(5, theirs)))
+    assert confirm.ids == [5]
+    assert [properties_of(message).user_id for message in station.queue.log.read(0, 10)] == ["guest", "guest", "ann"]
+
+
+def _signed(user: str) -> bytes:
+    head = Head()
+    head.properties = [None, user.encode()]
+    return head.encode() + body(user)
 
 
 def test_publishers_exist_once() -> None:

@@ -9,7 +9,7 @@ from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.staging import EncodedBlock, encoded
 from headrace.storage.memory import MemoryEngine
-from tests.workbench import FULL, PLAIN, Bench, all_values, full_message, many, outcome, payloads, plain
+from tests.workbench import FULL, PLAIN, Bench, all_values, append_encoded, full_message, many, outcome, payloads, plain
 
 
 def rows(messages: list[Message]) -> EncodedBlock:
@@ -22,9 +22,9 @@ def test_encoded_messages_of_several_blocks_and_logs_are_one_commit(tmp_path: Pa
         bench.store(lambda commit: commit.append("orders", many(5, "before ")))
 
         bench.store(
-            lambda commit: commit.append_encoded("orders", rows(first)),
-            lambda commit: commit.append_encoded("orders", rows(second)),
-            lambda commit: commit.append_encoded("other", rows(other)),
+            lambda commit: append_encoded(commit, "orders", rows(first)),
+            lambda commit: append_encoded(commit, "orders", rows(second)),
+            lambda commit: append_encoded(commit, "other", rows(other)),
             lambda commit: commit.put(TRANSACTIONS, b"job", b"1"),
         )
         bench.store(lambda commit: commit.append("orders", many(5, "after ")))
@@ -45,7 +45,7 @@ def test_encoded_messages_of_several_blocks_and_logs_are_one_commit(tmp_path: Pa
 def test_a_commit_larger_than_a_journal_file_is_stored_and_flushed(tmp_path: Path) -> None:
     blocks = [many(400, f"{number} ", 500) for number in range(10)]
     with Bench(tmp_path) as bench:
-        bench.store(*[lambda commit, part=part: commit.append_encoded("orders", rows(part)) for part in blocks])
+        bench.store(*[lambda commit, part=part: append_encoded(commit, "orders", rows(part)) for part in blocks])
         bench.until(lambda: bool(bench.segments()))
 
         assert payloads(bench.engine.log("orders").read(3990, 10)) == payloads(blocks[-1][390:])
@@ -57,7 +57,7 @@ def test_a_commit_larger_than_a_journal_file_is_stored_and_flushed(tmp_path: Pat
 def test_a_commit_of_encoded_and_plain_messages_keeps_both(tmp_path: Path) -> None:
     with Bench(tmp_path) as bench:
         bench.store(
-            lambda commit: commit.append_encoded("orders", rows(many(3))),
+            lambda commit: append_encoded(commit, "orders", rows(many(3))),
             lambda commit: commit.append("dead", plain(b"moved")),
             lambda commit: commit.create_group("orders", "g", WORK),
         )
@@ -70,13 +70,13 @@ def test_a_refused_commit_of_encoded_messages_leaves_nothing(tmp_path: Path) -> 
     with Bench(tmp_path) as bench:
         error = outcome(
             bench.engine,
-            lambda commit: commit.append_encoded("orders", rows(many(3))),
+            lambda commit: append_encoded(commit, "orders", rows(many(3))),
             lambda commit: commit.append("bad", [Message(PLAIN, b"", 0, priority=999)]),
         )
 
         assert error is not None
         assert bench.engine.log("orders").next_offset == 0
-        bench.store(lambda commit: commit.append_encoded("orders", rows(many(2))))
+        bench.store(lambda commit: append_encoded(commit, "orders", rows(many(2))))
         assert bench.engine.log("orders").next_offset == 2
 
 
@@ -86,7 +86,7 @@ def test_small_and_encoded_commits_that_wait_together_keep_their_order(tmp_path:
         for number in range(6):
             commit = Commit()
             if number % 2:
-                commit.append_encoded("orders", rows(many(300, f"{number} ")))
+                append_encoded(commit, "orders", rows(many(300, f"{number} ")))
             else:
                 commit.append("orders", many(1, f"{number} "))
             bench.engine.commit(commit, told.append)
@@ -100,7 +100,7 @@ def test_small_and_encoded_commits_that_wait_together_keep_their_order(tmp_path:
 def test_the_memory_engine_takes_encoded_messages_too() -> None:
     engine = MemoryEngine()
     commit = Commit()
-    commit.append_encoded("orders", rows(many(3)))
+    append_encoded(commit, "orders", rows(many(3)))
     engine.commit(commit, lambda error: None)
     engine.sync()
 

@@ -13,7 +13,7 @@ from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.follower import Follower, SpanReader
 from headrace.storage.local.staging import encoded
 from headrace.storage.local.stored import Span
-from tests.workbench import Bench, many, plain
+from tests.workbench import Bench, append_encoded, many, plain
 
 RECYCLING = LocalSettings(
     journal_file_bytes=32 << 10,
@@ -81,7 +81,7 @@ def test_large_commits_of_several_blocks_are_spans_of_a_block_each_that_are_neve
     with Bench(tmp_path, RECYCLING) as bench:
         append(bench, 3)
         blocks = [encoded(encode_block(0, many(100, f"{number} "))) for number in range(4)]
-        bench.store(*[lambda commit, rows=rows: commit.append_encoded("orders", rows) for rows in blocks])
+        bench.store(*[lambda commit, rows=rows: append_encoded(commit, "orders", rows) for rows in blocks])
         follower = Follower(tmp_path)
         expected = [b"order 0 ", b"order 1 ", b"order 2 "]
         expected += [message.payload for number in range(4) for message in many(100, f"{number} ")]

@@ -34,6 +34,7 @@ from headrace.storage.objects.records import (
 )
 from headrace.storage.objects.view import View
 from tests.waiting import eventually
+from tests.workbench import append_encoded
 
 QUICK = ObjectSettings(flush_interval_ms=1)
 SOURCE = Source("orders/eu", "amq.topic")
@@ -265,9 +266,9 @@ def test_what_is_published_in_bulk_to_several_logs_has_one_payload_each(house: H
     rows = encoded(encode_block(0, messages(b"first", b"second")))
 
     def fan_out(commit: Commit) -> None:
-        commit.append_encoded("one", rows)
-        commit.append_encoded("two", rows.expiring(1000, 1))
-        commit.append_encoded("three", rows.take([1]))
+        append_encoded(commit, "one", rows)
+        append_encoded(commit, "two", rows.expiring(1000, 1))
+        append_encoded(commit, "three", rows.take([1]))
 
     house.commit(fan_out)
 
