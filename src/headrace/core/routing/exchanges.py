@@ -479,6 +479,10 @@ class Exchanges:
         self._walk(exchange, (routing_key, *extra_keys), headers, {}, seen)
         return by in seen
 
+    def leads_to(self, exchange: str, other: str) -> bool:
+        """True if messages may get from an exchange to another one."""
+        return exchange in self._upstream(other)
+
     def _upstream(self, exchange: str) -> set[str]:
         """All exchanges that lead to this one, cached until the topology changes."""
         found = self._sources.get(exchange)
