@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, cast
 
-from pamqp import base, commands, frame
+from pamqp import base, commands, common, frame
 
 from headrace.clock import ManualClock
 from headrace.config.settings import Settings
@@ -143,6 +143,8 @@ class Client:
     """A connection that is open, with channel 1, confirms on it and room for many deliveries."""
 
     def __init__(self, house: House, prefetch: int) -> None:
+        self.delivered = 0
+        """The last delivery tag, where a scenario counts deliveries."""
         self._house = house
         self._pipe = Pipe(house.soon)
         self._connection = Connection(house.server, house.clock)
@@ -161,8 +163,9 @@ class Client:
     def call_all(self, asked: Sequence[base.Frame]) -> None:
         self.feed(b"".join([frame.marshal(command, 1) for command in asked]))
 
-    def declare(self, queue: str, kind: str) -> None:
-        self.call(commands.Queue.Declare(queue=queue, durable=True, arguments={"x-queue-type": kind}))
+    def declare(self, queue: str, kind: str, arguments: common.FieldTable | None = None) -> None:
+        given: common.FieldTable = {"x-queue-type": kind, **(arguments or {})}
+        self.call(commands.Queue.Declare(queue=queue, durable=True, arguments=given))
 
     def consume_all(self, queues: list[str]) -> None:
         """Declare many queues and consume them, all at once."""

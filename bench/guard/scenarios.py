@@ -93,6 +93,9 @@ def scenarios(folder: Path) -> Iterator[tuple[str, Run]]:
     real = LocalEngine(folder / "real")
     yield from real_messages(real)
     real.close()
+    routed = LocalEngine(folder / "routed")
+    yield from routed_messages(routed)
+    routed.close()
     other = LocalEngine(folder / "others")
     yield from others.scenarios(other, COUNT)
     other.close()
@@ -198,12 +201,12 @@ def scattered(engine: Engine) -> Run:
     return pass_on
 
 
-def with_ids(number: int) -> bytes:
+def with_ids(number: int, key: str = "real", exchange: str = "") -> bytes:
     """A message with an id and a timestamp of its own."""
     properties = commands.Basic.Properties(
         delivery_mode=2, message_id=f"{number:032x}", timestamp=datetime.fromtimestamp(1_700_000_000 + number, UTC)
     )
-    return publish_frames("real", PAYLOAD, properties=properties.marshal())
+    return publish_frames(key, PAYLOAD, exchange, properties.marshal())
 
 
 def mixed(number: int) -> bytes:
@@ -221,32 +224,51 @@ def mixed(number: int) -> bytes:
     return publish_frames("real", b"x" * size, properties=properties.marshal())
 
 
+def pass_on(client: Client, make: Callable[[int], bytes], batch: int = BATCH) -> Run:
+    """End to end: each batch of messages is published, delivered and acknowledged."""
+    sent = [make(number) for number in range(COUNT)]
+    batches = [b"".join(sent[start : start + batch]) for start in range(0, COUNT, batch)]
+
+    def run() -> None:
+        for frames in batches:
+            client.feed(frames)
+            assert client.take().count(b"\0\x3c\0\x3c") == batch, "not all was delivered"
+            client.delivered += batch
+            client.feed(ack_frame(client.delivered, True))
+
+    return run
+
+
 def real_messages(engine: Engine) -> Iterator[tuple[str, Run]]:
-    """End to end, with messages that all differ; then one by one, each after the confirm of the last."""
-    house = House(engine)
-    client = Client(house, COUNT)
+    """Messages that all differ; then one by one, each after the confirm of the last."""
+    client = Client(House(engine), COUNT)
     client.declare("real", "classic")
     client.call(commands.Basic.Consume(queue="real", consumer_tag="real"))
     client.take()
-    tag = 0
+    yield "AMQP 0-9-1 queue, messages with ids", pass_on(client, with_ids)
+    yield "AMQP 0-9-1 queue, mixed messages", pass_on(client, mixed)
+    yield "AMQP 0-9-1 queue, one by one", pass_on(client, with_ids, 1)
 
-    def pass_on(make: Callable[[int], bytes], batch: int) -> Run:
-        sent = [make(number) for number in range(COUNT)]
-        batches = [b"".join(sent[start : start + batch]) for start in range(0, COUNT, batch)]
 
-        def run() -> None:
-            nonlocal tag
-            for frames in batches:
-                client.feed(frames)
-                assert client.take().count(b"\0\x3c\0\x3c") == batch, "not all was delivered"
-                tag += batch
-                client.feed(ack_frame(tag, True))
-
-        return run
-
-    yield "AMQP 0-9-1 queue, messages with ids", pass_on(with_ids, BATCH)
-    yield "AMQP 0-9-1 queue, mixed messages", pass_on(mixed, BATCH)
-    yield "AMQP 0-9-1 queue, one by one", pass_on(with_ids, 1)
+def routed_messages(engine: Engine) -> Iterator[tuple[str, Run]]:
+    """Messages with ids that get to their queue in other ways, or to one with limits."""
+    client = Client(House(engine), COUNT)
+    client.declare("events", "classic")
+    client.declare("bounded", "classic", {"x-max-length": 10 * COUNT, "x-message-ttl": 60_000})
+    client.call(commands.Exchange.Declare(exchange="shop", exchange_type="topic", durable=True))
+    client.call(commands.Queue.Bind(queue="events", exchange="shop", routing_key="eu.#"))
+    for queue in ("events", "bounded"):
+        client.call(commands.Basic.Consume(queue=queue, consumer_tag=queue))
+    client.take()
+    yield (
+        f"AMQP 0-9-1 topic exchange, {COUNT} keys",
+        pass_on(client, lambda number: with_ids(number, f"eu.order-{number}", "shop")),
+    )
+    yield "AMQP 0-9-1 queue, by its address", pass_on(client, lambda number: with_ids(number, "$queue/events"))
+    yield (
+        "AMQP 0-9-1 queue, limit and time to live",
+        pass_on(client, lambda number: with_ids(number, "bounded")),
+    )
 
 
 def mqtt() -> Iterator[tuple[str, Run]]:

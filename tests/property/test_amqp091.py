@@ -171,9 +171,10 @@ def test_publishes_that_are_alike_are_read_in_one_piece_as_byte_by_byte(
 def _one_by_one(event: object) -> list[object]:
     """A row of publishes or of acknowledgements as it came."""
     if isinstance(event, Publish):
+        routes = event.routes or [event.route] * len(event.bodies)
         return [
-            Publish(event.channel, event.route, properties, event.looks, body)
-            for properties, body in zip(event.properties, event.bodies, strict=True)
+            Publish(event.channel, route, properties, event.looks, body)
+            for route, properties, body in zip(routes, event.properties, event.bodies, strict=True)
         ]
     if not isinstance(event, Ack):
         return [event]

@@ -121,7 +121,9 @@ class Appends:
             self._begin(queue, Append("", [message], size_bytes, at=queue.log))
 
     def add_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
-        """Add messages to a queue without limits. The list belongs to this object from now on."""
+        """Add messages. The list belongs to this object from now on."""
+        if queue.is_limited:
+            self.is_counted = True
         self.size_bytes += size_bytes
         if queue.appends_number == self._number:
             self.appends[queue.append_at].extend(messages, size_bytes)

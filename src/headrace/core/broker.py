@@ -375,6 +375,22 @@ class Broker:
             meant = self.publish(message, _one_of(confirm), headers, extra_keys)
         return meant
 
+    def publish_each(
+        self, messages: list[Message], straight_to: list[Queue | None], confirm: ConfirmAll | None = None
+    ) -> list[int]:
+        """Publish messages to one exchange, each with a key of its own; returns the places of those that go nowhere.
+
+        Headers must not decide. `straight_to` has the answer of that method for each message, the default exchange only
+        messages with one. Otherwise as `publish_all`. Raises NotFound and AccessRefused before anything is published.
+        """
+        exchange = messages[0].source.exchange
+        if exchange:
+            self.topology.exchanges.check_publish(exchange)
+            if self.topology.may_reach_subscribers(exchange):
+                one = _one_of(confirm)
+                return [at for at, message in enumerate(messages) if not self.publish(message, one)]
+        return self._publishing.stage_each(messages, straight_to, confirm)
+
     def publish_entries(self, queue: Queue, publisher: Publisher | None, entries: Entries, confirm: ConfirmAll) -> None:
         """Publish numbered messages to one queue; `confirm` is told of entries, in their order.
 

@@ -16,7 +16,15 @@ from headrace.core.pipeline import CommitPipeline
 from headrace.core.pubsub.pubsub import PubSub, Route
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
 from headrace.core.queue.dispatch import Delivery
-from headrace.core.queue.entry import accept, accept_again, accept_all, accept_rows, check_entry
+from headrace.core.queue.entry import (
+    accept,
+    accept_again,
+    accept_all,
+    accept_counted,
+    accept_rows,
+    check_entry,
+    takes_all,
+)
 from headrace.core.queue.publishers import Publisher
 from headrace.core.queue.queue import Queue
 from headrace.core.queue.queues import Queues
@@ -300,7 +308,7 @@ class Publishing:
         return self._topology.of_topic(topic) or [self._queues.landing(topic)]
 
     def stage_all(self, queues: list[Queue], messages: list[Message], confirm: ConfirmAll | None) -> bool:
-        """Publish messages with one source, if all queues take all of them without a look at each; else do nothing.
+        """Publish messages with one source, if all queues take all of them; else do nothing.
 
         Raises Refused for messages that no log can hold.
         """
@@ -311,14 +319,18 @@ class Publishing:
             size_bytes += size
             largest = max(largest, size)
         for queue in queues:
-            if largest > queue.takes_bytes:
+            if largest > queue.takes_bytes and not takes_all(queue, len(messages), largest, size_bytes):
                 return False
         pipeline = self._pipeline
         batch = pipeline.open()
         is_synced = False
         for queue in queues:
             is_synced = is_synced or queue.is_synced
-            accept_all(queue, batch, messages if queue is queues[-1] else list(messages), size_bytes)
+            taken = messages if queue is queues[-1] else list(messages)
+            if queue.takes_bytes < 0:
+                accept_counted(queue, batch, taken, size_bytes, self._clock.now_us())
+            else:
+                accept_all(queue, batch, taken, size_bytes)
             if queue.ack_timeout_us and confirm is not None:
                 batch.wait_until(self._clock.now_us() + queue.ack_timeout_us)
         if confirm is not None:
@@ -326,6 +338,51 @@ class Publishing:
         if batch.size_bytes + pipeline.waiting_bytes > pipeline.flow.high_bytes:
             pipeline.update_flow()
         return True
+
+    def stage_each(
+        self, messages: list[Message], straight_to: list[Queue | None], confirm: ConfirmAll | None
+    ) -> list[int]:
+        """Publish messages to one exchange by their keys alone; returns the places of those that go nowhere.
+
+        Raises Refused for a message that no log can hold.
+        """
+        now_us = self._clock.now_us()
+        pipeline = self._pipeline
+        batch = pipeline.open()
+        unrouted: list[int] = []
+        count = 0
+        is_synced = False
+        for at, message in enumerate(messages):
+            _check_storable(message)
+            source, queue = message.source, straight_to[at]
+            queues = (
+                [queue] if queue is not None else self._topology.of_exchange(source.exchange, source.topic, None, ())
+            )
+            refusal: HeadraceError | None = None
+            is_meant = False
+            for queue in queues:
+                try:
+                    if not accept(queue, batch, message, now_us):
+                        continue
+                except HeadraceError as error:
+                    refusal = error.with_traceback(None)  # its frames hold the message, and would be in a cycle
+                is_meant = True
+                is_synced = is_synced or queue.is_synced
+                if queue.ack_timeout_us and confirm is not None:
+                    batch.wait_until(now_us + queue.ack_timeout_us)
+            if not is_meant:
+                unrouted.append(at)
+            count += 1
+            if refusal is not None and confirm is not None:
+                if count > 1:
+                    batch.confirms.add_all(confirm, count - 1, is_synced)
+                batch.confirms.add(_with(_one_entry(confirm), refusal), is_synced)
+                count = 0
+        if confirm is not None and count:
+            batch.confirms.add_all(confirm, count, is_synced)
+        if batch.size_bytes + pipeline.waiting_bytes > pipeline.flow.high_bytes:
+            pipeline.update_flow()
+        return unrouted
 
     def stage_entries(
         self,

@@ -172,9 +172,11 @@ class Depth:
     def is_full_for(self, count: int, size_bytes: int) -> bool:
         """True if so many messages more would exceed a limit."""
         limit, max_bytes = self._max_length, self._max_bytes
-        if limit is not None and self._queue.messages + self._staged + count - self._room() > limit:
-            return True
-        if max_bytes is None:
+        if limit is not None:
+            length = self._queue.messages + self._staged + count
+            if length > limit and length - self._room() > limit:
+                return True
+        if max_bytes is None or self._bytes + self._staged_bytes + size_bytes <= max_bytes:
             return False
         return self._bytes - self._held_bytes() + self._staged_bytes + size_bytes > max_bytes
 
@@ -416,6 +418,9 @@ def accept(queue: "Queue", batch: Batch, message: Message, now_us: int) -> bool:
 
     Raises Refused when the limits of the queue forbid it, Corrupt when the queue is damaged.
     """
+    if len(message.payload) <= queue.takes_bytes:
+        batch.append_published(queue, message)
+        return True
     if queue.selector is not None and not queue.admits(message):
         return False
     definition, depth = queue.definition, queue.depth
@@ -440,6 +445,28 @@ def check_entry(queue: "Queue", messages: list[Message]) -> None:
 
 def accept_all(queue: "Queue", batch: Batch, messages: list[Message], size_bytes: int) -> None:
     """Let messages in without a look at each: no payload exceeds `Queue.takes_bytes`. The batch owns the list then."""
+    batch.append_all(queue, messages, size_bytes)
+
+
+def takes_all(queue: "Queue", count: int, largest_bytes: int, size_bytes: int) -> bool:
+    """True if a queue with limits or a time to live takes so many messages, whatever they are."""
+    definition = queue.definition
+    if queue.takes_bytes >= 0 or queue.refusal is not None or queue.selector is not None:
+        return False
+    if largest_bytes > definition.max_message_bytes:
+        return False
+    try:
+        return definition.overflow == DROP_HEAD or not queue.depth.is_full_for(count, size_bytes)
+    except (Corrupt, Unavailable):
+        return False
+
+
+def accept_counted(queue: "Queue", batch: Batch, messages: list[Message], size_bytes: int, now_us: int) -> None:
+    """Let messages into a queue that `takes_all` of them. The batch owns the list then."""
+    if queue.is_limited:
+        queue.depth.stage(len(messages), size_bytes)
+    if queue.definition.message_ttl_ms is not None:
+        messages = [_stamped(queue, message, now_us) for message in messages]
     batch.append_all(queue, messages, size_bytes)
 
 

@@ -619,6 +619,10 @@ class Exchanges:
             if isinstance(hub.router, RandomRouter):
                 hub.router.draw()
 
+    def leads_to(self, exchange: str, other: str) -> bool:
+        """True if messages may get from an exchange to another one."""
+        return exchange in self._upstream(other)
+
     def _upstream(self, exchange: str) -> set[str]:
         """All exchanges that lead to this one, cached until the topology changes."""
         found = self._sources.get(exchange)

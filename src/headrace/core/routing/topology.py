@@ -120,6 +120,10 @@ class Topology:
         """True if a message passes `amq.topic`, and so reaches subscribers of plain topics."""
         return exchange == TOPIC_EXCHANGE or self.exchanges.passes(exchange, key, headers, extra_keys, TOPIC_EXCHANGE)
 
+    def may_reach_subscribers(self, exchange: str) -> bool:
+        """True if some messages of this exchange may pass `amq.topic`."""
+        return exchange == TOPIC_EXCHANGE or self.exchanges.leads_to(exchange, TOPIC_EXCHANGE)
+
     def of_topic(self, topic: str) -> list[Queue]:
         """The queues whose patterns match an address, or that capture a plain topic.
 

@@ -49,14 +49,16 @@ class Target(ABC):
 
 @final
 class Route:
-    """The fields of a basic.publish; one value for all equal ones. The publisher sets source and target."""
+    """The fields of a basic.publish; one value for all equal ones. The publisher sets source, target and is_address."""
 
-    __slots__ = ("exchange", "immediate", "key", "mandatory", "source", "target")
+    __slots__ = ("exchange", "immediate", "is_address", "key", "mandatory", "source", "target")
 
     def __init__(self, exchange: str, key: str, mandatory: bool, immediate: bool) -> None:
         self.source: Source | None = None
         self.target: Target | None = None
         """The target of a key on the default exchange, until it is gone."""
+        self.is_address = False
+        """True for a queue address: rights are checked by its queue, and not by the exchange alone."""
         self.exchange = exchange
         self.mandatory = mandatory
         self.immediate = immediate
@@ -65,22 +67,37 @@ class Route:
 
 @final
 class Publish:
-    """Whole messages of one channel and one route, in the order in which they came."""
+    """Whole messages of one channel and one exchange, in the order in which they came."""
 
-    __slots__ = ("bodies", "channel", "looks", "properties", "route")
+    __slots__ = ("bodies", "channel", "looks", "properties", "route", "routes")
 
     def __init__(self, channel: int, route: Route, properties: bytes, looks: int, body: bytes) -> None:
         self.channel = channel
         self.route = route
+        """The route of the first message."""
+        self.routes: list[Route] | None = None
+        """The route of each message; None if all have the first."""
         self.looks = looks
         """What `scan_properties` found in all of them; 0 if all properties only pass through."""
         self.properties = [properties]
         """The bytes of the properties, one for each body."""
         self.bodies = [body]
 
-    def add(self, properties: bytes, looks: int, body: bytes) -> None:
+    def add(self, route: Route, properties: bytes, looks: int, body: bytes) -> None:
+        """Add a message with a route to the same exchange."""
+        if self.routes is not None:
+            self.routes.append(route)
+        elif route is not self.route:
+            self.routes = [*[self.route] * len(self.bodies), route]
         self.looks |= looks
         self.properties.append(properties)
+        self.bodies.append(body)
+
+    def add_again(self, body: bytes) -> None:
+        """Add a message with the route and the properties of the last one."""
+        if self.routes is not None:
+            self.routes.append(self.routes[-1])
+        self.properties.append(self.properties[-1])
         self.bodies.append(body)
 
 
@@ -225,6 +242,8 @@ class Decoder:
         self._looks = 0
         self._head = bytes(30)
         """Its bytes between the method and the body."""
+        self._is_head_again = False
+        """True if it was the same in the publish before."""
         self._head_channel: i64 = -1
         self._body_bytes: i64 = 0
 
@@ -290,7 +309,18 @@ class Decoder:
         start: i64 = at
         most = i64(self.frame_max)  # clients that take frame_max for the payload's size are tolerated, as by RabbitMQ
         contents = self._contents
+        like = b""
+        like_bytes: i64 = 0
         while size - start >= FRAME_OVERHEAD:
+            if like_bytes:
+                # All up to the body as in the last two publishes: a third fewer instructions.
+                body_at = start + like_bytes
+                stop = body_at + self._body_bytes
+                if stop < size and data[stop] == FRAME_END and data[start:body_at] == like:
+                    self._publish.add_again(data[body_at:stop])
+                    start = stop + 1
+                    continue
+                like_bytes = 0
             begin = start
             kind = data[begin]
             channel = i64(data[begin + 1]) << 8 | i64(data[begin + 2])
@@ -310,10 +340,14 @@ class Decoder:
                     _take_ack(data, begin, channel, events)
                     continue
                 payload = data[begin:end]
+                last_route = self._route
                 route = self._known_route(payload)
                 if route is not None and is_free:
                     after = self._whole(data, start, channel, route, events)
                     if after != start:
+                        if self._is_head_again and route is last_route:
+                            like_bytes = after - 1 - self._body_bytes - (begin - 7)
+                            like = data[begin - 7 : begin - 7 + like_bytes]
                         start = after
                         continue
                 self._method(channel, payload, events)
@@ -348,8 +382,10 @@ class Decoder:
         # Neighbours may have equal headers: 350 instructions less for each. Others mostly differ in one of two bytes.
         is_like = stop < size and data[start - 9] == self._head[-9] and data[at + 18] == self._head[18]
         if is_like and channel == self._head_channel and data[stop] == FRAME_END and data[at:start] == self._head:
+            self._is_head_again = True
             self._add(channel, route, data[start:stop], events)
             return stop + 1
+        self._is_head_again = False
         end = at + 7 + _u32(data, at + 3)
         if end < at + 21 or size - end < FRAME_OVERHEAD + 1 or data[end] != FRAME_END or data[end + 1] != BODY:
             return at
@@ -373,10 +409,15 @@ class Decoder:
         return stop + 1
 
     def _add(self, channel: i64, route: Route, body: bytes, events: list[Event]) -> None:
-        """Add a message with the last properties to the last event, if that has the same channel and route."""
+        """Add a message with the last properties to the last event, if that has the same channel and exchange."""
         last = self._publish
-        if events and events[-1] is last and last.route is route and last.channel == channel:
-            last.add(self._properties, self._looks, body)
+        if (
+            events
+            and events[-1] is last
+            and last.channel == channel
+            and (last.route is route or last.route.exchange == route.exchange)
+        ):
+            last.add(route, self._properties, self._looks, body)
         else:
             self._publish = Publish(channel, route, self._properties, self._looks, body)
             events.append(self._publish)

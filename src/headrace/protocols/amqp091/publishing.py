@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, final
 
+from mypy_extensions import i64
 from pamqp import commands
 
 from headrace.core.access.permissions import WRITE
@@ -77,35 +78,92 @@ class Publisher:
 
     def publish(self, event: Publish) -> None:
         """Publish one message or a row. Raises Refused to end the channel, ProtocolError to end the connection."""
-        context, client = self._context, self._client
+        routes = event.routes
+        if routes is None:
+            self._publish_row(event, event.route, 0, len(event.bodies))
+            return
+        start = 0
+        for at, route in enumerate(routes):
+            if not _is_known(route):
+                self._publish_keys(event, routes, start, at)
+                self._publish_row(event, route, at, at + 1)
+                start = at + 1
+        self._publish_keys(event, routes, start, len(routes))
+
+    def _publish_row(self, event: Publish, route: Route, start: int, stop: int) -> None:
+        """Publish the messages `start` up to but not including `stop`: all have this route."""
+        client = self._client
         self.is_ahead = True
-        route = event.route
         source = route.source
-        if source is None or route.exchange not in client.rights.free:
+        if source is None or route.is_address or route.exchange not in client.rights.free:
             client.check_publish(route.exchange, route.key, 0, 0)  # each message is charged for by itself
         if source is None:
             source = self._source(route)
-        is_special = bool(event.looks & _SPECIAL) or (
-            route.exchange != "" and client.broker.routes_each(route.exchange)
-        )
+        is_special = self._is_special(event)
         if is_special or route.source is None or self.staged is not None or client.account.is_metered:
-            for at, properties in enumerate(event.properties):
-                self._publish_one(route, properties, event.bodies[at], source, is_special)
+            for at in range(start, stop):
+                self._publish_one(route, event.properties[at], event.bodies[at], source, is_special)
             return
-        now_us = context.now_us
-        messages: list[Message] = []
-        if event.looks:
-            for at, properties in enumerate(event.properties):
-                priority, expires_us = priority_of(properties), self._expires_us(properties)
-                messages.append(Message(source, event.bodies[at], now_us, properties, priority, expires_us))
-        else:
-            for at, properties in enumerate(event.properties):
-                messages.append(Message(source, event.bodies[at], now_us, properties))
-        target = route.target
-        if not isinstance(target, _QueueTarget) or target.queue.deleted:
+        queue = _queue_of(route)
+        if queue is None:
             queue = client.broker.straight_to(route.exchange, route.key)
-            route.target = target = None if queue is None else _QueueTarget(queue)
-        self._hand_over(route, messages, None, _NO_KEYS, None if target is None else target.queue)
+            route.target = None if queue is None else _QueueTarget(queue)
+        messages: list[Message] = []
+        try:
+            self._add_messages(messages, event, source, None, start, stop)
+        finally:
+            if messages:  # an invalid one does not take those before it along
+                self._hand_over(route, messages, None, _NO_KEYS, queue)
+
+    def _publish_keys(self, event: Publish, routes: list[Route], start: int, stop: int) -> None:
+        """Publish the messages `start` up to but not including `stop`: all have known routes."""
+        client = self._client
+        is_by_itself = self.staged is not None or client.account.is_metered or self._is_special(event)
+        if stop - start < 2 or is_by_itself or event.route.exchange not in client.rights.free:
+            for at in range(start, stop):
+                self._publish_row(event, routes[at], at, at + 1)
+            return
+        self.is_ahead = True
+        messages: list[Message] = []
+        try:
+            self._add_messages(messages, event, None, routes, start, stop)
+        finally:
+            if messages:
+                self._hand_over_keys(routes[start : start + len(messages)], messages)
+
+    def _is_special(self, event: Publish) -> bool:
+        """True if the properties decide more than a priority and an expiry."""
+        exchange = event.route.exchange
+        return bool(event.looks & _SPECIAL) or (exchange != "" and self._client.broker.routes_each(exchange))
+
+    def _add_messages(
+        self,
+        messages: list[Message],
+        event: Publish,
+        source: Source | None,
+        routes: list[Route] | None,
+        start: int,
+        stop: int,
+    ) -> None:
+        """Add some messages of the event, with this source or those of their routes. Raises PreconditionFailed."""
+        now_us = self._context.now_us
+        priority = expires_us = 0
+        at: i64
+        for at in range(i64(start), i64(stop)):
+            if routes is not None:
+                source = routes[at].source
+            assert source is not None
+            properties = event.properties[at]
+            if event.looks:
+                priority, expires_us = priority_of(properties), self._expires_us(properties)
+            messages.append(Message(source, event.bodies[at], now_us, properties, priority, expires_us))
+
+    def _hand_over_keys(self, routes: list[Route], messages: list[Message]) -> None:
+        """Give messages with these routes to core, and return those that no queue takes."""
+        confirm = self._tell if self.is_confirming else None
+        for at in self._client.broker.publish_each(messages, [_queue_of(route) for route in routes], confirm):
+            if routes[at].mandatory:
+                self.send_return(routes[at], messages[at])
 
     def _hand_over(
         self,
@@ -167,7 +225,9 @@ class Publisher:
         if route.immediate:
             raise ProtocolError(NOT_IMPLEMENTED, "immediate=true")
         source = Source(route.key, route.exchange, self._client.client_id, PROTOCOL, AMQP091)
-        if route.exchange or not (route.key.startswith(REPLY_PREFIX) or is_address(route.key)):
+        route.is_address = not route.exchange and is_address(route.key)
+        is_aside = not route.exchange and route.key.startswith(REPLY_PREFIX)
+        if not (is_aside or (route.is_address and parse_address(route.key).verb)):
             route.source = source
         return source
 
@@ -264,6 +324,19 @@ class Publisher:
 
 def _nothing(count: int, error: HeadraceError | None) -> None:
     return
+
+
+def _is_known(route: Route) -> bool:
+    """True if the source of a route is known and, on the default exchange, its queue."""
+    if route.exchange or route.source is None:
+        return route.source is not None
+    return _queue_of(route) is not None
+
+
+def _queue_of(route: Route) -> Queue | None:
+    """The queue that a key on the default exchange led to, unless it is gone."""
+    target = route.target
+    return target.queue if isinstance(target, _QueueTarget) and not target.queue.deleted else None
 
 
 def _copies(headers: dict[str, object], properties: bytes) -> tuple[list[str], bytes]:

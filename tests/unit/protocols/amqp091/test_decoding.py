@@ -45,9 +45,11 @@ def _read(data: bytes, piece: int) -> list[tuple[object, ...]]:
 
 def _plain(event: object) -> list[tuple[object, ...]]:
     if isinstance(event, Publish):
-        route = event.route
-        way = (event.channel, route.exchange, route.key, route.mandatory, route.immediate)
-        return [(*way, raw, body) for raw, body in zip(event.properties, event.bodies, strict=True)]
+        routes = event.routes or [event.route] * len(event.bodies)
+        return [
+            (event.channel, route.exchange, route.key, route.mandatory, route.immediate, raw, body)
+            for route, raw, body in zip(routes, event.properties, event.bodies, strict=True)
+        ]
     if isinstance(event, Ack):
         return [(event.channel, tag, event.multiple) for tag in range(event.first, event.tag + 1)]
     if isinstance(event, Method):
