@@ -1,0 +1,108 @@
+"""Which test reaches which lines, and how long it takes: measured once, then only for test files that changed."""
+
+import hashlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+RUNS: Final = ROOT / "build" / "mutation"
+_COVERED: Final = ROOT / "src" / "headrace"
+_FILE: Final = RUNS / "coverage.json"
+
+
+@final
+class Coverage:
+    """The tests that reach a line. Tests that fail without a mutant are left out."""
+
+    def __init__(self) -> None:
+        self._sources = _digest(sorted(_COVERED.rglob("*.py")))
+        self._tests: dict[str, dict[str, Any]] = {}
+        if _FILE.exists() and (stored := json.loads(_FILE.read_text()))["sources"] == self._sources:
+            self._tests = stored["tests"]
+
+    def missing(self, items: list[pytest.Item]) -> list[pytest.Item]:
+        """The tests that are not measured yet, or were measured before their file changed."""
+        digests = {path: _digest([path]) for path in {item.path for item in items}}
+        return [item for item in items if self._tests.get(item.nodeid, {}).get("file") != digests[item.path]]
+
+    def measure(self, items: list[pytest.Item], run: Callable[[pytest.Item], bool]) -> int:
+        """Run tests and store which lines they reach."""
+        for item in items:
+            trace = _Trace()
+            sys.settrace(trace.enter)
+            threading.settrace(trace.enter)
+            began = time.perf_counter()
+            passed = run(item)
+            seconds = time.perf_counter() - began
+            sys.settrace(None)
+            threading.settrace(None)
+            self._tests[item.nodeid] = {
+                "file": _digest([item.path]),
+                "seconds": round(seconds, 4),
+                "lines": {path: sorted(lines) for path, lines in sorted(trace.lines.items())} if passed else {},
+            }
+        _FILE.parent.mkdir(parents=True, exist_ok=True)
+        _FILE.write_text(json.dumps({"sources": self._sources, "tests": self._tests}))
+        return 0
+
+    def seconds(self, test: str) -> float:
+        return float(self._tests[test]["seconds"])
+
+    def reaching(self, path: Path, items: list[pytest.Item]) -> dict[int, list[pytest.Item]]:
+        """The tests that reach each line of a file, the nearest first.
+
+        Near are tests in the file named after the module, then the fastest of each file.
+        """
+        name = str(path.relative_to(ROOT))
+        found: dict[int, list[tuple[tuple[int, float], pytest.Item]]] = {}
+        ranks: dict[Path, int] = {}
+        for item in sorted(items, key=lambda item: self.seconds(item.nodeid)):
+            lines = self._tests[item.nodeid]["lines"].get(name, ())
+            if not lines:
+                continue
+            rank = ranks[item.path] = ranks.get(item.path, -1) + 1
+            rank = 0 if item.path.stem == f"test_{path.stem}" else rank
+            for line in lines:
+                found.setdefault(line, []).append(((rank, self.seconds(item.nodeid)), item))
+        return {line: [item for _, item in sorted(tests, key=lambda each: each[0])] for line, tests in found.items()}
+
+
+@final
+class _Trace:
+    """The lines of the package that were reached."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, set[int]] = {}
+        self._files: dict[str, Callable[..., Any] | None] = {}
+
+    def enter(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        name = frame.f_code.co_filename
+        if name not in self._files:
+            self._files[name] = self._recorder(Path(name))
+        return self._files[name]
+
+    def _recorder(self, path: Path) -> Callable[..., Any] | None:
+        if not path.is_relative_to(_COVERED):
+            return None
+        lines = self.lines.setdefault(str(path.relative_to(ROOT)), set())
+
+        def record(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+            lines.add(frame.f_lineno)
+            return record
+
+        return record
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    whole = hashlib.sha256()
+    for path in paths:
+        whole.update(path.read_bytes())
+    return whole.hexdigest()[:16]
