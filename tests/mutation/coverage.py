@@ -14,7 +14,9 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 RUNS: Final = ROOT / "build" / "mutation"
-_COVERED: Final = ROOT / "src" / "headrace"
+_PACKAGE: Final = ROOT / "src" / "headrace"
+_COVERED: Final = (_PACKAGE / "core", _PACKAGE / "protocols")
+_SAVED_EACH_SECONDS: Final = 60
 _FILE: Final = RUNS / "coverage.json"
 
 
@@ -23,7 +25,7 @@ class Coverage:
     """The tests that reach a line. Tests that fail without a mutant are left out."""
 
     def __init__(self) -> None:
-        self._sources = _digest(sorted(_COVERED.rglob("*.py")))
+        self._sources = _digest(sorted(_PACKAGE.rglob("*.py")))
         self._tests: dict[str, dict[str, Any]] = {}
         if _FILE.exists() and (stored := json.loads(_FILE.read_text()))["sources"] == self._sources:
             self._tests = stored["tests"]
@@ -33,9 +35,10 @@ class Coverage:
         digests = {path: _digest([path]) for path in {item.path for item in items}}
         return [item for item in items if self._tests.get(item.nodeid, {}).get("file") != digests[item.path]]
 
-    def measure(self, items: list[pytest.Item], run: Callable[[pytest.Item], bool]) -> int:
+    def measure(self, items: list[pytest.Item], run: Callable[[pytest.Item], bool], say: Callable[[str], None]) -> int:
         """Run tests and store which lines they reach."""
-        for item in items:
+        saved = time.monotonic()
+        for number, item in enumerate(items, 1):
             trace = _Trace()
             sys.settrace(trace.enter)
             threading.settrace(trace.enter)
@@ -44,14 +47,22 @@ class Coverage:
             seconds = time.perf_counter() - began
             sys.settrace(None)
             threading.settrace(None)
+            if not passed:
+                say(f"fails without a mutant: {item.nodeid}")
             self._tests[item.nodeid] = {
                 "file": _digest([item.path]),
                 "seconds": round(seconds, 4),
                 "lines": {path: sorted(lines) for path, lines in sorted(trace.lines.items())} if passed else {},
             }
-        _FILE.parent.mkdir(parents=True, exist_ok=True)
-        _FILE.write_text(json.dumps({"sources": self._sources, "tests": self._tests}))
+            if number == len(items) or time.monotonic() > saved + _SAVED_EACH_SECONDS:
+                saved = time.monotonic()
+                self._save()
+                say(f"measured {number} of {len(items)} tests")
         return 0
+
+    def _save(self) -> None:
+        RUNS.mkdir(parents=True, exist_ok=True)
+        _FILE.write_text(json.dumps({"sources": self._sources, "tests": self._tests}))
 
     def seconds(self, test: str) -> float:
         return float(self._tests[test]["seconds"])
@@ -90,7 +101,7 @@ class _Trace:
         return self._files[name]
 
     def _recorder(self, path: Path) -> Callable[..., Any] | None:
-        if not path.is_relative_to(_COVERED):
+        if not any([path.is_relative_to(folder) for folder in _COVERED]):
             return None
         lines = self.lines.setdefault(str(path.relative_to(ROOT)), set())
 

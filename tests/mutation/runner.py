@@ -49,7 +49,9 @@ class Runner:
 
         # The same examples each time, and nothing kept of them; a mutant needs no smallest example.
         phases = (Phase.explicit, Phase.generate)
-        settings.register_profile("mutation", settings.default, derandomize=True, database=None, phases=phases)
+        settings.register_profile(
+            "mutation", settings.default, derandomize=True, database=None, phases=phases, max_examples=30
+        )
         settings.load_profile("mutation")
 
     @pytest.hookimpl(tryfirst=True)
@@ -59,7 +61,7 @@ class Runner:
         items = session.items
         if missing := self._coverage.missing(items):
             self._say(f"measuring {len(missing)} tests")
-            self._fork(lambda: self._coverage.measure(missing, _passes))
+            self._fork(lambda: self._coverage.measure(missing, _passes, self._say))
             self._coverage = Coverage()
         functions = [_functions(path) for path in self._paths]
         gc.collect()
