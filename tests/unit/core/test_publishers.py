@@ -178,6 +178,28 @@ def test_the_second_of_two_that_are_on_their_way_waits_for_the_first() -> None:
     assert (mill.stored, mill.confirmed()) == (1, 2)
 
 
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_refused_number_waits_for_those_ahead_that_are_not_sent_yet(ahead: int) -> None:
+    engine = RefusingEngine()
+    mill = Mill(engine)
+    source = Source("s", "", "", "stream", AMQP10)
+    engine.is_closed_door = True
+    mill.send(1, run=False)
+    mill.house.turn()
+    mill.publisher.refuse_one(5)
+    for number in range(ahead):
+        mill._stage(Entries([10 + number], [Message(source, b"m", 1)]))
+    mill.house.broker.transaction([], [])  # what is ahead is closed now, and waits for the one on its way
+
+    mill._stage(Entries([5], [Message(source, b"m", 1)]))
+    engine.open_door()
+    mill.house.run()
+    assert (len(mill.told), mill.refused()) == (2 + ahead, 1)
+    mill.send(5)
+
+    assert (mill.stored, mill.confirmed()) == (2 + ahead, 1)
+
+
 def test_the_last_number_is_told_when_it_is_durable() -> None:
     engine = RefusingEngine()
     mill = Mill(engine)
