@@ -27,13 +27,18 @@ class Coverage:
     def __init__(self) -> None:
         self._sources = _digest(sorted(_PACKAGE.rglob("*.py")))
         self._tests: dict[str, dict[str, Any]] = {}
+        self._digests: dict[Path, str] = {}
         if _FILE.exists() and (stored := json.loads(_FILE.read_text()))["sources"] == self._sources:
             self._tests = stored["tests"]
 
     def missing(self, items: list[pytest.Item]) -> list[pytest.Item]:
-        """The tests that are not measured yet, or were measured before their file changed."""
-        digests = {path: _digest([path]) for path in {item.path for item in items}}
-        return [item for item in items if self._tests.get(item.nodeid, {}).get("file") != digests[item.path]]
+        """The tests that are not measured yet, failed, or were measured before their file changed."""
+        return [item for item in items if self._tests.get(item.nodeid, {}).get("file") != self._digest(item.path)]
+
+    def _digest(self, path: Path) -> str:
+        if path not in self._digests:
+            self._digests[path] = _digest([path])
+        return self._digests[path]
 
     def measure(self, items: list[pytest.Item], run: Callable[[pytest.Item], bool], say: Callable[[str], None]) -> int:
         """Run tests and store which lines they reach."""
@@ -50,7 +55,7 @@ class Coverage:
             if not passed:
                 say(f"fails without a mutant: {item.nodeid}")
             self._tests[item.nodeid] = {
-                "file": _digest([item.path]),
+                "file": self._digest(item.path) if passed else "",
                 "seconds": round(seconds, 4),
                 "lines": {path: sorted(lines) for path, lines in sorted(trace.lines.items())} if passed else {},
             }

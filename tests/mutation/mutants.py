@@ -90,6 +90,8 @@ class Source:
             whole = "\n".join(lines[function.lineno - 1 : function.end_lineno])
             seen: Counter[str] = Counter()
             for statement in _statements(function.body):
+                if statement is function.body[-1] and isinstance(statement, ast.Return) and statement.value is None:
+                    continue  # the end either way
                 for line, operator, apply in _changes(statement):
                     text = lines[line - 1].strip()
                     place = f"{name}\n{whole}\n{operator}\n{text}"

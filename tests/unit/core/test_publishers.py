@@ -159,6 +159,7 @@ def test_refused_numbers_are_not_stored_with_a_settlement_of_the_same_batch_that
     mill.house.advance(2)
 
     again = mill.again()
+    assert list(engine.items(PUBLISHERS)) == []
     again.send(1, 2)
 
     assert list(again.house.broker.queue("q").browse(0, 10)) == []
