@@ -25,8 +25,7 @@ def names(house: House) -> list[str]:
 def test_queues_without_anything_due_ask_for_no_call(house: House) -> None:
     house.broker.declare(declared("q", durable=True))
     house.broker.declare(QueueDefinition("s", STREAM, retention=Retention(max_messages=5)))
-    house.broker.declare(QueueDefinition("aged", retention=Retention(max_age_ms=1000)))
-    for name in ("q", "s", "aged"):
+    for name in ("q", "s"):
         inbox = house.consume(name)
         house.publish(name, "a")
         house.broker.cancel(inbox.consumer)
