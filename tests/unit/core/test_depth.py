@@ -218,3 +218,21 @@ def test_a_queue_with_limits_takes_one_message_after_the_other(
         assert house.publish("q", "x") == [None]
         house.broker.acknowledge(inbox.take())
         house.run()
+
+
+def test_what_new_limits_cost_is_counted_over_any_number_of_messages(house: House) -> None:
+    house.broker.declare(QueueDefinition("q"))
+    house.broker.publish_all([house.message("xx", "q") for _ in range(9000)])
+    house.run()
+
+    loss = house.broker.administration.loss(QueueDefinition("q", max_length_bytes=1000))
+
+    assert loss == 8500
+
+
+def test_a_message_that_a_consumer_holds_is_not_lost_to_new_limits(house: House) -> None:
+    house.broker.declare(QueueDefinition("q"))
+    house.consume("q", credit=1)
+    house.publish("q", *["xx"] * 5)
+
+    assert house.broker.administration.loss(QueueDefinition("q", max_length_bytes=0)) == 4
