@@ -236,3 +236,17 @@ def test_a_message_that_a_consumer_holds_is_not_lost_to_new_limits(house: House)
     house.publish("q", *["xx"] * 5)
 
     assert house.broker.administration.loss(QueueDefinition("q", max_length_bytes=0)) == 4
+
+
+def test_a_message_that_a_limit_pushed_out_has_not_ended_for_a_group_whose_consumer_holds_it(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", max_length=2, overflow=DROP_HEAD, history_ms=60_000))
+    busy = house.consume("q", group="busy", credit=1)
+    house.broker.cancel(house.consume("q", group="idle").consumer)
+    house.publish("q", *"abcd")
+    ends = [(entry["group"], entry["offset"], entry["outcome"]) for _, entry in house.broker.history("q")]
+    assert ends == [("idle", 0, "maxlen"), ("busy", 1, "maxlen"), ("idle", 1, "maxlen")]
+
+    house.settle(ACK, busy.got[0])
+
+    ends = [(entry["group"], entry["offset"], entry["outcome"]) for _, entry in house.broker.history("q")]
+    assert ends[3:] == [("busy", 0, "done")]
