@@ -250,3 +250,22 @@ def test_a_message_that_a_limit_pushed_out_has_not_ended_for_a_group_whose_consu
 
     ends = [(entry["group"], entry["offset"], entry["outcome"]) for _, entry in house.broker.history("q")]
     assert ends[3:] == [("busy", 0, "done")]
+
+
+def test_messages_that_were_on_their_way_while_the_limits_changed_take_no_room_for_ever(
+    refusing: RefusingEngine, refused: House
+) -> None:
+    limited = QueueDefinition("q", max_length=2, overflow=REJECT_PUBLISH)
+    refused.broker.declare(limited)
+    refused.run()
+    refusing.is_closed_door = True
+    refused.publish("q", "a", "b")
+    refused.broker.administration.alter(QueueDefinition("q", overflow=REJECT_PUBLISH))
+    refusing.open_door()
+    refused.run()
+    assert refused.broker.purge("q") == 2
+
+    refused.broker.administration.alter(limited)
+    refused.run()
+
+    assert [error is None for error in refused.publish("q", *"cde")] == [True, True, False]

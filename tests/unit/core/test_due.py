@@ -5,6 +5,7 @@ import pytest
 from headrace.core.queue.definition import STREAM, QueueDefinition, Retention, declared
 from headrace.core.queue.entry import RETENTION_US
 from headrace.errors import Corrupt, HeadraceError, Unavailable
+from headrace.wire.encodings import properties_of
 from tests.house import House
 from tests.unit.core.test_distant_storage import DistantEngine
 
@@ -99,3 +100,25 @@ def test_what_expires_while_it_cannot_be_read_is_tried_again_in_a_second_unless_
     house.advance(1)
 
     assert queue.messages == (1 if is_damaged else 0)
+
+
+def test_a_message_goes_in_the_moment_that_its_time_is_over(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", message_ttl_ms=5000))
+    house.publish("q", "a")
+
+    house.advance(4.999999)
+    assert house.broker.queue("q").messages == 1
+    house.advance(0.000001)
+
+    assert house.broker.queue("q").messages == 0
+
+
+def test_a_message_that_nobody_got_died_without_a_delivery(house: House) -> None:
+    for name, options in (("expired", {"message_ttl_ms": 1000}), ("pushed", {"max_length": 0})):
+        house.broker.declare(QueueDefinition(name, dead_letter_queue=f"$dlq/{name}", **options))  # type: ignore[arg-type]
+        house.publish(name, "a")
+    house.advance(1)
+
+    for name in ("expired", "pushed"):
+        (letter,) = house.consume(f"$dlq/{name}").take()
+        assert properties_of(letter.message).headers["_dlq_delivery_count"] == 0
