@@ -9,6 +9,7 @@ from headrace.core.batch import Confirm
 from headrace.core.broker import Broker
 from headrace.core.flow import Flow
 from headrace.core.pipeline import HOLD_STEPS, HOLD_US
+from headrace.core.publishing import TO_QUEUE
 from headrace.core.queue.configured import configured
 from headrace.core.queue.definition import QueueDefinition, declared
 from headrace.core.queue.dispatch import Consumer, Delivery
@@ -18,6 +19,7 @@ from headrace.errors import HeadraceError, Unavailable
 from tests.house import House, Inbox
 from tests.refusing_engine import RefusingEngine
 from tests.unit.core.conftest import World
+from tests.unit.core.test_bulk import rows
 from tests.unit.core.test_pipeline import Ahead
 
 FULL = Unavailable("the disk is full")
@@ -58,6 +60,35 @@ def test_a_message_is_delivered_and_confirmed_without_any_other_call(durable: bo
     house.turn()
 
     assert (inbox.payloads, told) == (["a"], [None])
+
+
+@_KINDS
+def test_messages_that_came_together_are_delivered_and_confirmed_without_any_other_call(durable: bool) -> None:
+    house = House()
+    house.broker.declare(declared("q", durable=durable))
+    inbox = house.consume("q")
+    told: list[tuple[int, HeadraceError | None]] = []
+    messages = [house.message(text, "q") for text in "abc"]
+
+    house.broker.publish_all(messages, lambda count, error: told.append((count, error)))
+    house.turn()
+
+    assert (inbox.payloads, told) == (["a", "b", "c"], [(3, None)])
+
+
+@_KINDS
+def test_a_dead_letter_for_a_queue_in_memory_arrives_without_any_other_call(durable: bool) -> None:
+    house = House()
+    house.broker.declare(declared("dead"))
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    house.broker.declare(declared("q", durable=durable, arguments=arguments))
+    dead, inbox = house.consume("dead"), house.consume("q")
+    house.publish("q", "a")
+
+    house.broker.settle(inbox.got[0], REJECT)
+    house.turn()
+
+    assert dead.payloads == ["a"]
 
 
 @_KINDS
@@ -348,7 +379,7 @@ def test_whoever_waits_for_what_was_published_in_turns_before_is_called_after_th
 # -- how much is under way ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["publish", "transaction"])
+@pytest.mark.parametrize("kind", ["publish", "transaction", "bulk"])
 def test_publishers_wait_while_much_is_on_its_way_and_not_after_it(kind: str) -> None:
     engine = RefusingEngine()
     house = House(engine)
@@ -361,8 +392,12 @@ def test_publishers_wait_while_much_is_on_its_way_and_not_after_it(kind: str) ->
 
     if kind == "publish":
         house.broker.publish(house.message("x" * 101, "q"))
-    else:
+    elif kind == "transaction":
         house.broker.transaction([Publish(house.message("x" * 101, "q"))], [])
+    else:
+        bulk = house.broker.bulk()
+        bulk.add(TO_QUEUE, "q", rows(house, "x" * 101))
+        bulk.commit("id", 1, lambda _: None)
     house.turn()
     house.broker.publish(house.message("small", "q"))
     house.turn()
@@ -581,3 +616,22 @@ def test_all_behind_a_turn_that_cannot_be_stored_hear_so_at_once_in_order_and_no
     assert house.publish("out", "c") == [None]
     house.settle(ACK, inbox.got[-1])
     assert texts(House(engine), "q") == []
+
+
+def test_storage_is_told_the_size_of_all_payloads_of_a_commit() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(declared("dead", durable=True))
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    house.broker.declare(declared("q", durable=True, arguments=arguments))
+    inbox = house.consume("q")
+    house.publish("q", "abc")
+    engine.committed.clear()
+
+    house.broker.settle(inbox.got[0], REJECT)
+    house.broker.publish(house.message("defgh", "q"))
+    house.turn()
+
+    (commit,) = [each for each in engine.committed if each.appends]
+    assert sorted(append.log for append in commit.appends) == ["dead", "q"]
+    assert commit.size_bytes == 8

@@ -218,3 +218,54 @@ def test_a_queue_with_limits_takes_one_message_after_the_other(
         assert house.publish("q", "x") == [None]
         house.broker.acknowledge(inbox.take())
         house.run()
+
+
+def test_what_new_limits_cost_is_counted_over_any_number_of_messages(house: House) -> None:
+    house.broker.declare(QueueDefinition("q"))
+    house.broker.publish_all([house.message("xx", "q") for _ in range(9000)])
+    house.run()
+
+    loss = house.broker.administration.loss(QueueDefinition("q", max_length_bytes=1000))
+
+    assert loss == 8500
+
+
+def test_a_message_that_a_consumer_holds_is_not_lost_to_new_limits(house: House) -> None:
+    house.broker.declare(QueueDefinition("q"))
+    house.consume("q", credit=1)
+    house.publish("q", *["xx"] * 5)
+
+    assert house.broker.administration.loss(QueueDefinition("q", max_length_bytes=0)) == 4
+
+
+def test_a_message_that_a_limit_pushed_out_has_not_ended_for_a_group_whose_consumer_holds_it(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", max_length=2, overflow=DROP_HEAD, history_ms=60_000))
+    busy = house.consume("q", group="busy", credit=1)
+    house.broker.cancel(house.consume("q", group="idle").consumer)
+    house.publish("q", *"abcd")
+    ends = [(entry["group"], entry["offset"], entry["outcome"]) for _, entry in house.broker.history("q")]
+    assert ends == [("idle", 0, "maxlen"), ("busy", 1, "maxlen"), ("idle", 1, "maxlen")]
+
+    house.settle(ACK, busy.got[0])
+
+    ends = [(entry["group"], entry["offset"], entry["outcome"]) for _, entry in house.broker.history("q")]
+    assert ends[3:] == [("busy", 0, "done")]
+
+
+def test_messages_that_were_on_their_way_while_the_limits_changed_take_no_room_for_ever(
+    refusing: RefusingEngine, refused: House
+) -> None:
+    limited = QueueDefinition("q", max_length=2, overflow=REJECT_PUBLISH)
+    refused.broker.declare(limited)
+    refused.run()
+    refusing.is_closed_door = True
+    refused.publish("q", "a", "b")
+    refused.broker.administration.alter(QueueDefinition("q", overflow=REJECT_PUBLISH))
+    refusing.open_door()
+    refused.run()
+    assert refused.broker.purge("q") == 2
+
+    refused.broker.administration.alter(limited)
+    refused.run()
+
+    assert [error is None for error in refused.publish("q", *"cde")] == [True, True, False]

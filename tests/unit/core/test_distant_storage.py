@@ -40,7 +40,7 @@ class DistantLog(Log):
 
     def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
         if self._engine.is_away and offset >= self._engine.near:
-            raise Unavailable("the store does not answer")
+            raise self._engine.error
         return self._log.read(offset, max_messages, max_bytes)
 
     def find(self, timestamp_us: int) -> int:
@@ -57,6 +57,7 @@ class DistantEngine(Engine):
         self.memory = MemoryEngine()
         self.is_away = False
         self.near = 0
+        self.error: HeadraceError = Unavailable("the store does not answer")
         self.keeps_claims = False
         self.staged_bytes = 0
         self._logs: dict[str, DistantLog] = {}

@@ -321,6 +321,8 @@ class Traffic:
             self.compare(name)
         self.broker.administration.limit(1, 1 << 30, 1000)
         assert not self.broker.blocked, "something counts as on its way"
+        self.broker.publish(self.house.message("xx", "ahead"))
+        assert self.broker.blocked, "something was taken off twice"
 
     def compare(self, name: str) -> None:
         here = [message.payload for _, message in self.broker.queue(name).browse(0, 10_000)]

@@ -5,6 +5,7 @@ import pytest
 from headrace.clock import ManualClock
 from headrace.core.publishing import Entries
 from headrace.core.queue.definition import declared
+from headrace.core.queue.group import ACK
 from headrace.core.queue.publishers import MAX_PUBLISHERS, Publisher
 from headrace.errors import HeadraceError, PreconditionFailed, Unavailable
 from headrace.model import AMQP10, Message, Source
@@ -145,6 +146,26 @@ def test_numbers_that_storage_refused_are_not_known_after_a_restart_either() -> 
     assert (again.stored, again.confirmed()) == (3, 3)
 
 
+def test_refused_numbers_are_not_stored_with_a_settlement_of_the_same_batch_that_is_tried_again() -> None:
+    engine = RefusingEngine()
+    mill = Mill(engine)
+    mill.house.broker.declare(declared("q", durable=True))
+    inbox = mill.house.consume("q")
+    mill.house.publish("q", "a")
+    engine.failure = Unavailable("full")
+    mill.house.broker.settle(inbox.got[0], ACK)
+    mill.send(1, 2)
+    engine.failure = None
+    mill.house.advance(2)
+
+    again = mill.again()
+    assert list(engine.items(PUBLISHERS)) == []
+    again.send(1, 2)
+
+    assert list(again.house.broker.queue("q").browse(0, 10)) == []
+    assert (again.stored, again.confirmed()) == (2, 2)
+
+
 def test_a_message_that_the_stream_refuses_is_not_known() -> None:
     mill = Mill()
     mill.queue.definition = declared("s", durable=True, arguments={"x-queue-type": "stream"})
@@ -176,6 +197,28 @@ def test_the_second_of_two_that_are_on_their_way_waits_for_the_first() -> None:
     mill.house.run()
 
     assert (mill.stored, mill.confirmed()) == (1, 2)
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_refused_number_waits_for_those_ahead_that_are_not_sent_yet(ahead: int) -> None:
+    engine = RefusingEngine()
+    mill = Mill(engine)
+    source = Source("s", "", "", "stream", AMQP10)
+    engine.is_closed_door = True
+    mill.send(1, run=False)
+    mill.house.turn()
+    mill.publisher.refuse_one(5)
+    for number in range(ahead):
+        mill._stage(Entries([10 + number], [Message(source, b"m", 1)]))
+    mill.house.broker.transaction([], [])  # what is ahead is closed now, and waits for the one on its way
+
+    mill._stage(Entries([5], [Message(source, b"m", 1)]))
+    engine.open_door()
+    mill.house.run()
+    assert (len(mill.told), mill.refused()) == (2 + ahead, 1)
+    mill.send(5)
+
+    assert (mill.stored, mill.confirmed()) == (2 + ahead, 1)
 
 
 def test_the_last_number_is_told_when_it_is_durable() -> None:
@@ -230,6 +273,24 @@ def test_a_stream_that_is_deleted_and_declared_at_once_knows_nothing() -> None:
     mill.send(1)
 
     assert (mill.confirmed(), mill.last(), mill.again().last()) == (2, 1, 1)
+
+
+def test_a_stream_that_goes_takes_along_the_numbers_that_are_on_their_way_and_those_of_no_other() -> None:
+    mill = Mill()
+    other = mill.house.broker.declare(declared("other", durable=True, arguments={"x-queue-type": "stream"}))
+    mill.house.run()
+    mill.send(5, run=False)
+    entries = Entries([7], [Message(Source("other", "", "", "stream", AMQP10), b"m", 1)])
+    mill.house.broker.publish_entries(other, mill.house.broker.publisher(other, "p"), entries, lambda *_: None)
+
+    mill.house.broker.delete("s")
+    mill.house.run()
+
+    again = mill.again()
+    told: list[int] = []
+    again.house.broker.tell_number(again.house.broker.queue("other"), "p", told.append)
+    assert (again.last(), told) == (0, [7])
+    assert len(list(mill.house.engine.items(PUBLISHERS))) == 1
 
 
 def test_streams_of_one_name_in_two_virtual_hosts_know_their_own_publishers() -> None:

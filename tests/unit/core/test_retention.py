@@ -36,6 +36,18 @@ def test_by_size_about_as_many_go_as_are_too_large_together() -> None:
     assert not is_over(log_of(10), Retention(max_bytes=100))
 
 
+def test_what_is_gone_already_does_not_count() -> None:
+    log = log_of(10)
+    log.truncate(6)
+
+    assert not is_over(log, Retention(max_messages=4))
+    assert truncation_point(log, Retention(max_bytes=20), 10, 0) == 8
+
+
+def test_of_an_age_a_moment_more_counts() -> None:
+    assert truncation_point(log_of(1002), Retention(max_age_ms=1_000_000), 2000, 1001 * SECOND) == 1
+
+
 def test_by_age_what_is_older_may_go() -> None:
     assert truncation_point(log_of(10), Retention(max_age_ms=4000), 10, 9 * SECOND) == 5
 

@@ -185,3 +185,69 @@ def test_a_queue_of_dead_letters_is_kept_though_the_transaction_that_made_it_fai
 
     again = House(engine)
     assert (texts(again, "q"), texts(again, "$dlq/q")) == ([], ["a"])
+
+
+def test_one_of_a_stream_that_is_settled_already_refuses_all_of_it(house: House) -> None:
+    house.broker.declare(QueueDefinition("s", STREAM))
+    house.broker.declare(declared("out", durable=True))
+    inbox = house.consume("s", group="readers", credit=10)
+    house.publish("s", *"ab")
+    house.settle(ACK, inbox.got[0])
+
+    with pytest.raises(Refused):
+        house.broker.transaction([Publish(house.message("x", "out"))], [(inbox.got[0], ACK)])
+    house.run()
+
+    assert texts(house, "out") == []
+
+
+def test_a_rejection_makes_no_queue_where_an_exchange_or_nobody_gets_dead_letters(house: House) -> None:
+    house.broker.declare(declared("to-exchange", arguments={"x-dead-letter-exchange": "nowhere"}))
+    house.broker.declare(declared("to-nobody"))
+    inboxes = [house.consume(name) for name in ("to-exchange", "to-nobody")]
+    for name in ("to-exchange", "to-nobody"):
+        house.publish(name, "a")
+
+    house.broker.transaction([], [(inbox.got[0], REJECT) for inbox in inboxes])
+    house.run()
+
+    assert sorted(house.broker.topology.queues) == ["to-exchange", "to-nobody"]
+
+
+def test_a_failed_transaction_gives_back_what_it_held_of_other_queues_than_one_that_went_meanwhile() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    inbox = working(house, "a")
+    house.broker.declare(declared("other", durable=True))
+    others = house.consume("other")
+    house.publish("other", "b")
+    engine.is_closed_door = True
+    house.broker.transaction([], [(inbox.got[0], ACK), (others.got[0], ACK)])
+    house.turn()
+    house.broker.delete("q")
+    engine.failure, engine.fails_all = Unavailable("the disk is full"), True
+    engine.open_door()
+    house.run()
+    engine.failure = None
+    house.advance(2)
+
+    house.settle(ACK, others.got[0])
+
+    assert texts(house, "other") == []
+    assert texts(House(engine), "other") == []
+
+
+def test_a_delivery_that_a_failed_transaction_held_counts_as_an_attempt_after_a_restart() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    inbox = house.consume("q")
+    house.broker.publish(house.message("a", "q"))
+    house.turn()
+    engine.failure, engine.fails_all = Unavailable("the disk is full"), True
+    house.broker.transaction([], [(inbox.got[0], NACK)])
+    house.turn()
+    engine.failure = None
+    house.advance(5)
+
+    assert attempts(House(engine, house.clock).consume("q")) == [("a", 2)]

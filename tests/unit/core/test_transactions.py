@@ -349,3 +349,18 @@ def test_a_transaction_in_memory_pushes_the_oldest_messages_out_to_a_queue_in_me
     assert graves.texts() == ["old"]
     assert house.broker.queue("small").log.first_offset == 1
     assert house.broker.queue("graves").log.first_offset == 1
+
+
+def test_a_transaction_that_failed_does_not_count_against_the_limit_of_a_queue_in_memory(
+    refusing: RefusingEngine, refused: House
+) -> None:
+    refused.broker.declare(declared("memory", arguments={"x-max-length": 1, "x-overflow": "reject-publish"}))
+    prepared(refused)
+    refusing.refusal = FULL
+    refused.broker.transaction([Publish(refused.message("a", "memory")), Publish(refused.message("b", "out"))], [])
+    refused.run()
+    refusing.refusal = None
+    refused.advance(2)
+
+    assert refused.publish("memory", "c") == [None]
+    assert texts(refused, "memory") == ["c"]

@@ -26,7 +26,7 @@ _ENDED_AT_ONCE: Final = 1000
 
 
 def run_due(queue: "Queue", batch: Batch, now_us: int) -> None:
-    """Do everything that is due: leases, delays, expiry, retention, the end of an unused queue."""
+    """Do everything that is due: leases, delays, expiry, retention, the end of an unused queue. It delivers then."""
     lifetime_us = queue.definition.lifetime_ms * 1000
     if lifetime_us and not queue.consumers and now_us >= queue.used_us + lifetime_us:
         queue.host.drop(queue)
@@ -43,15 +43,11 @@ def run_due(queue: "Queue", batch: Batch, now_us: int) -> None:
         queue.refuse(error)
     except Unavailable:
         try_again(queue, now_us)
-    if queue.is_stalled:
-        queue.is_stalled = False
-        queue.pump_soon()
     plan(queue, now_us)
 
 
 def try_again(queue: "Queue", now_us: int) -> None:
-    """Deliver later: messages cannot be read now."""
-    queue.is_stalled = True
+    """Run due work, and deliver, in a second: messages cannot be read now."""
     queue.wake_at(now_us + _AGAIN_US)
 
 

@@ -367,8 +367,6 @@ class Queue:
         """The oldest offset when its message was last checked for a dead letter: see dead_letters.py."""
         self.on_gone: dict[object, Callable[[], None]] | None = None
         """Calls by owner, made when the queue is deleted or turns out to be damaged; None where nobody asked."""
-        self.is_stalled = False
-        """True if messages could not be read when they should have been delivered."""
         self._restore(now_us)
 
     def _restore(self, now_us: int) -> None:
