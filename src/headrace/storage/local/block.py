@@ -30,7 +30,7 @@ A block is little-endian; every column starts at a multiple of 8 bytes from the 
 import struct
 from array import array
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Final, cast, final
 
 from headrace.errors import Corrupt, Refused
 from headrace.model import Source
@@ -84,6 +84,9 @@ NOT_BEFORE: Final = 4
 PRIORITY: Final = 8
 PROPERTIES: Final = 16
 
+Fields = tuple[int, int, int, int, int, int, int, int, int, int]
+"""The header's fields from the columns on; compiled code passes them without an object for each."""
+
 
 class Layout:
     """The header of a block, and the positions of its columns in the body.
@@ -110,9 +113,13 @@ class Layout:
         "source_count",
     )
 
-    def __init__(self, header: bytes, length: int) -> None:
-        """Raises Refused when the lengths in the header do not add up to a body of this length."""
-        fields: tuple[int, ...] = _HEADER.unpack(header)[3:]
+    def __init__(self, header: bytes, length: int, fields: Fields | None = None) -> None:
+        """`fields` are those of the header, for callers that have them at hand.
+
+        Raises Refused when the lengths in the header do not add up to a body of this length.
+        """
+        if fields is None:
+            fields = cast("Fields", _HEADER.unpack(header)[3:])
         columns, _, n, sources, base, _, max_time_us, table, properties, payloads = fields
         self.columns = columns
         self.base = base
@@ -152,10 +159,16 @@ class Block(Layout):
 
     __slots__ = ("_payload_at", "_properties_at", "_sources", "length", "pieces")
 
-    def __init__(self, header: bytes, pieces: list[bytes], sources: list[Source] | None = None) -> None:
+    def __init__(
+        self,
+        header: bytes,
+        pieces: list[bytes],
+        sources: list[Source] | None = None,
+        fields: Fields | None = None,
+    ) -> None:
         """Raises Refused when the lengths in the header do not add up to the body."""
         length = len(pieces[0]) if len(pieces) == 1 else sum([len(piece) for piece in pieces])
-        super().__init__(header, length)
+        super().__init__(header, length, fields)
         self.pieces = pieces
         """The body: in one piece, or in several while it has large payloads that nobody had to copy yet."""
         self.length = HEADER_BYTES + length

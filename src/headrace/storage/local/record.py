@@ -49,7 +49,7 @@ from headrace.storage.group_state import (
     Transition,
 )
 from headrace.storage.local import block as blocks
-from headrace.storage.local.block import Block, BlockHead
+from headrace.storage.local.block import PAD, Block, BlockHead
 from headrace.storage.local.files import crc32
 
 MAGIC: Final = b"HRJR"
@@ -59,6 +59,8 @@ HEADER_BYTES: Final = 40
 _HEADER: Final = struct.Struct("<4sIQQIIII")
 _CHECKED: Final = struct.Struct("<QQIIII")
 _RUN: Final = struct.Struct("<IIQ")
+_RUN_BYTES: Final = _RUN.size
+_pack_checked: Final = _CHECKED.pack
 
 CREATE_LOG: Final = 1
 DROP_LOG: Final = 2
@@ -137,32 +139,35 @@ class Record:
         return found
 
 
-def encode_record(seq: int, synced: int, operations: bytes, runs: bytes, blocks: Sequence[Block]) -> list[bytes]:
+def encode_record(seq: int, synced: int, operations: bytes, runs: bytes, blocks: list[Block]) -> list[bytes]:
     """The buffers of one record, from encoded operations and runs.
 
     The rows of a single block belong to all runs in turn; of several blocks each run has one.
     """
-    length = sum([block.length for block in blocks])
+    length = _length_of(blocks)
     version = VERSION if len(blocks) < 2 else BLOCKS_VERSION
-    parts = [_CHECKED.pack(seq, synced, version, len(operations), len(runs) // _RUN.size, length), operations]
-    parts.append(bytes(-len(operations) % 8))
-    parts.append(runs)
+    fields = _pack_checked(seq, synced, version, len(operations), len(runs) // _RUN_BYTES, length)
+    header = blocks[0].header if len(blocks) == 1 else b""
+    checked = b"".join([fields, operations, PAD[len(operations) % 8], runs, header])
+    crc = crc32(checked)
     if len(blocks) < 2:
-        parts += [block.header for block in blocks]
-        checked = b"".join(parts)
-        head = MAGIC + crc32(checked).to_bytes(4, "little") + checked
-        return [head, *[piece for block in blocks for piece in block.pieces]]
-    checked = b"".join(parts)
-    crc = crc32(b"".join([block.header for block in blocks]), crc32(checked))
+        head = MAGIC + crc.to_bytes(4, "little") + checked
+        return [head, *blocks[0].pieces] if blocks else [head]
+    crc = crc32(b"".join([block.header for block in blocks]), crc)
     return [
         MAGIC + crc.to_bytes(4, "little") + checked,
         *[part for block in blocks for part in (block.header, *block.pieces)],
     ]
 
 
-def encoded_length(operations: bytes, runs: bytes, blocks: Sequence[Block]) -> int:
+def encoded_length(operations: bytes, runs: bytes, blocks: list[Block]) -> int:
     """The length of the record that `encode_record` makes of this."""
-    return HEADER_BYTES + (len(operations) + 7 & ~7) + len(runs) + sum([block.length for block in blocks])
+    return HEADER_BYTES + (len(operations) + 7 & ~7) + len(runs) + _length_of(blocks)
+
+
+def _length_of(blocks: list[Block]) -> int:
+    """The length of blocks in a row."""
+    return blocks[0].length if len(blocks) == 1 else sum([block.length for block in blocks])
 
 
 def record_length(head: bytes) -> int:

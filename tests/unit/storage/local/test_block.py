@@ -11,6 +11,7 @@ from headrace.storage.local.block import (
     PRIORITY,
     PROPERTIES,
     SOURCE_INDEX,
+    cut_block,
     decode_block,
     decode_header,
 )
@@ -107,8 +108,29 @@ def test_rebasing_moves_the_offsets_and_keeps_the_body() -> None:
     ],
 )
 def test_a_message_that_has_no_place_in_its_column_is_refused(message: Message) -> None:
-    with pytest.raises(Refused, match="messages cannot be stored"):
-        encode_block(0, [*plain(b"a"), message])
+    for messages in ([*plain(b"a"), message], [message]):
+        with pytest.raises(Refused, match="messages cannot be stored"):
+            encode_block(0, messages)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(Message(PLAIN, b"a", 5), id="plain"),
+        pytest.param(Message(PLAIN, b"", 5), id="empty"),
+        pytest.param(Message(FULL, b"12345678", 5, b"properties", 255, 9, -9), id="full"),
+        pytest.param(Message(FULL, b"a", 5, expires_us=9), id="expiry"),
+        pytest.param(Message(FULL, b"a", 5, not_before_us=9), id="delay"),
+        pytest.param(Message(FULL, b"a", 5, priority=3), id="priority"),
+        pytest.param(Message(FULL, bytes(16 << 10), 5, b"properties"), id="16 KiB"),
+        pytest.param(Message(FULL, bytes((16 << 10) + 1), 5, b"properties"), id="more than 16 KiB"),
+    ],
+)
+def test_a_message_alone_has_the_bytes_that_it_has_when_it_is_cut_out_of_a_block(message: Message) -> None:
+    alone, cut = encode_block(7, [message]), cut_block(encode_block(0, [message, message]), 0, 1, 7)
+
+    assert (alone.header, alone.body) == (cut.header, cut.body)
+    assert all_values(decode_messages(alone, 0, 1)) == all_values([message])
 
 
 def test_payloads_of_two_gibibytes_are_refused_together() -> None:
