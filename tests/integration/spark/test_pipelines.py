@@ -24,6 +24,7 @@ from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.file import Defaults, read_job
 from headrace.spark.pipelines.job import run_job
 from headrace.spark.pipelines.replay import ReplaySettings, run_replay
+from headrace.spark.pipelines.run import Progress
 from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
 from tests.integration.spark.conftest import Broker
 
@@ -252,7 +253,8 @@ def test_every_property_survives_byte_for_byte(spark: SparkSession, broker: Brok
         settings = ReplaySettings("r", endpoint, "orders", "again", tmp_path / "state", str(tmp_path / "archive"))
         run_replay(spark, settings)
     else:
-        run_compact(spark, CompactSettings(endpoint, "orders", "again" if way == "compact" else "orders"))
+        target = "again" if way == "compact" else "orders"
+        run_compact(spark, CompactSettings(endpoint, "orders", target, tmp_path / "state"))
 
     after = stored(broker, "orders" if way == "compact in place" else "again")
     assert after == (before if way.startswith("replay") else before[-1:])
@@ -288,8 +290,9 @@ def test_a_replay_that_was_interrupted_repeats_nothing(spark: SparkSession, brok
     broker.declare("again")
     replay = ReplaySettings("replay", Endpoint(broker.url), "orders", "again", tmp_path / "replay", rate=10)
 
-    def interrupt(progress: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(progress: Progress) -> None:
+        if progress.batches:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_replay(spark, replay, interrupt)  # stored, and not yet known to be
@@ -380,7 +383,9 @@ def test_filters_that_cannot_be_used_are_named() -> None:
     ("key", "left"),
     [("routing_key", [8, 9]), ("header:device", [4, 7, 8, 9]), ("json:$.n.unit", [1, 9])],
 )
-def test_the_last_message_of_every_key_is_left(spark: SparkSession, broker: Broker, key: str, left: list[int]) -> None:
+def test_the_last_message_of_every_key_is_left(
+    spark: SparkSession, broker: Broker, tmp_path: Path, key: str, left: list[int]
+) -> None:
     channel = broker.declare("prices")
     channel.queue_bind("prices", "amq.topic", "#")
     for number in range(10):
@@ -388,7 +393,7 @@ def test_the_last_message_of_every_key_is_left(spark: SparkSession, broker: Brok
         body = json.dumps({"number": number, "n": {"unit": "C" if number != 1 else "F"}})
         properties = pika.BasicProperties(headers=headers)
         channel.basic_publish("amq.topic", f"k{number % 2}", body.encode(), properties)
-    settings = CompactSettings(Endpoint(broker.url), "prices", "now", key)
+    settings = CompactSettings(Endpoint(broker.url), "prices", "now", tmp_path / "state", key)
 
     done = run_compact(spark, settings)
 
@@ -398,12 +403,12 @@ def test_the_last_message_of_every_key_is_left(spark: SparkSession, broker: Brok
         run_compact(spark, settings)
 
 
-def test_a_stream_is_compacted_in_its_place(spark: SparkSession, broker: Broker) -> None:
+def test_a_stream_is_compacted_in_its_place(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     channel = broker.declare("prices", **{"x-queue-type": "stream"})
     channel.queue_bind("prices", "amq.topic", "#")
     for number in range(10):
         channel.basic_publish("amq.topic", f"k{number % 3}", str(number).encode())
-    settings = CompactSettings(Endpoint(broker.url), "prices", "prices")
+    settings = CompactSettings(Endpoint(broker.url), "prices", "prices", tmp_path / "state")
 
     assert run_compact(spark, settings) == Compacted(10, 3)
 
@@ -414,11 +419,11 @@ def test_a_stream_is_compacted_in_its_place(spark: SparkSession, broker: Broker)
     assert broker.payloads("prices") == ["7", "8", "10"]
     broker.publish("work", 1)
     with pytest.raises(Refused, match="queue 'work' is no stream"):
-        run_compact(spark, CompactSettings(Endpoint(broker.url), "work", "work"))
+        run_compact(spark, CompactSettings(Endpoint(broker.url), "work", "work", tmp_path / "other"))
 
 
-def test_what_cannot_be_compacted_is_said(spark: SparkSession, broker: Broker) -> None:
+def test_what_cannot_be_compacted_is_said(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="there is no queue 'prices'"):
-        run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now"))
+        run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now", tmp_path / "state"))
     with pytest.raises(Refused, match="the key 'colour' is none"):
-        run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now", "colour"))
+        run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now", tmp_path / "state", "colour"))

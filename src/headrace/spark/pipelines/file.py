@@ -295,17 +295,19 @@ def _report(name: str, section: Section, defaults: Defaults) -> PipelineSettings
         section.text("starting", "earliest"),
         section.text("ending", "latest"),
         section.value("topics", Number(1), 20),
+        name,
     )
 
 
 def _compact(name: str, section: Section, defaults: Defaults) -> CompactSettings:
-    section.only("from", "to", "key")
+    section.only("from", "to", "key", "state")
     queue, key = section.text("from"), section.text("key", ROUTING_KEY)
     try:
         check_key(key)
     except Refused as error:
         raise section.wrong(str(error), "key") from error
-    return CompactSettings(_endpoint(section, defaults), queue, section.text("to", queue), key)
+    state = Path(section.text("state", str(defaults.states / name)))
+    return CompactSettings(_endpoint(section, defaults), queue, section.text("to", queue), state, key, name)
 
 
 _READERS: Final[dict[str, Callable[[str, Section, Defaults], PipelineSettings]]] = {
