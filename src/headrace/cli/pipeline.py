@@ -168,6 +168,7 @@ def run(
     It ends when all of them have ended, or when one fails that is not to be started again.
     """
     with _failures():
+        from headrace.spark.pipelines.assign import AssignSettings
         from headrace.spark.pipelines.file import Defaults, read_job
         from headrace.spark.pipelines.job import run_job
         from headrace.spark.pipelines.sql import SqlSettings
@@ -180,6 +181,8 @@ def run(
     chosen = [each for each in job.pipelines if not only or each.name in only]
     queries = [each.settings.query for each in chosen if isinstance(each.settings, SqlSettings)]
     urls = [each.settings.endpoint.url for each in chosen]
+    assigned = [each.settings.source for each in chosen if isinstance(each.settings, AssignSettings)]
+    urls += [source.url for source in assigned if source is not None]
     with _spark_session(master, conf, *urls, queries=queries) as (spark, tell):
         run_job(spark, replace(job, pipelines=tuple(chosen)), tell, once)
 
@@ -283,6 +286,7 @@ def replay(
     app,
     "headrace pipeline assign --from events --filters filters.yaml",
     "headrace pipeline assign --from events --filters filters.yaml --once",
+    "headrace pipeline assign --from events --filters filters.yaml --read s3://bucket/broker",
     "filters.yaml:  filters: {eu-orders: \"topic LIKE 'orders/%' AND region = 'eu'\", urgent: priority > 7}",
 )
 def assign(
@@ -296,8 +300,20 @@ def assign(
     once: Once = False,
     name: Name = "assign",
     state: State = "",
+    read: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="The data directory or the store of the broker, to read the log there.",
+            show_default=False,
+        ),
+    ] = "",
     url: Url = DEFAULT_URL,
     vhost: Vhost = "/",
+    replication_group: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Where --read is a store: which of its groups to read.", show_default=False),
+    ] = "",
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
@@ -307,8 +323,11 @@ def assign(
         from headrace.spark.pipelines.file import read_filter_file
 
         chosen, place = read_filter_file(filters), _state_directory(state, name)
-        settings = AssignSettings(name, _endpoint(url, vhost), source, chosen, place, starting, once, every, max_bytes)
-    with _spark_session(master, conf) as (spark, tell):
+        log = _endpoint(read, vhost, replication_group) if read else None
+        settings = AssignSettings(
+            name, _endpoint(url, vhost), source, chosen, place, starting, once, every, max_bytes, log
+        )
+    with _spark_session(master, conf, read) as (spark, tell):
         run_assign(spark, settings, tell)
 
 

@@ -27,6 +27,7 @@ from headrace.spark.pipelines.replay import ReplaySettings, run_replay
 from headrace.spark.pipelines.run import Progress
 from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
 from tests.integration.spark.conftest import Broker
+from tests.servers import Server, serving
 
 
 def publish_readings(broker: Broker, count: int, start: int = 0) -> None:
@@ -317,6 +318,40 @@ def test_messages_are_assigned_to_every_queue_whose_filter_they_match(
 
     for number in range(20):
         assert broker.payloads(f"q{number}") == [f"events {offset}" for offset in range(number * 3, 41)]
+
+
+@pytest.mark.parametrize("way", ["directory", "store"])
+def test_a_log_that_is_read_from_its_files_is_assigned_as_through_the_broker(
+    spark: SparkSession, tmp_path: Path, way: str
+) -> None:
+    store = f"file://{tmp_path}/store" if way == "store" else ""
+    with serving(Server(tmp_path, store=store)) as server:
+        broker = Broker(server)
+        filters = {f"q{number}": f"topic = 'events' AND offset BETWEEN {number} AND {3 * number}" for number in range(100)}
+        queues = [*filters, "by-header"]
+        texts = {**filters, "by-header": "region = 'eu' OR offset BETWEEN 40 AND 44"}
+        channel = broker.declare("events", *queues, *[f"{queue}-2" for queue in queues])
+        for number in range(120):
+            properties = pika.BasicProperties(headers={"region": "eu"} if number < 5 else {})
+            channel.basic_publish("", "events", f"events {number}".encode(), properties)
+        through = AssignSettings(
+            "through", Endpoint(broker.url), "events", read_filters(texts), tmp_path / "through", once=True
+        )
+        run_assign(spark, through)
+
+        source = Endpoint(store or str(tmp_path / "data"))
+        other = read_filters({f"{queue}-2": text for queue, text in texts.items()})
+        files = replace(through, name="files", filters=other, state=tmp_path / "files", source=source)
+        run_assign(spark, files)
+        broker.publish("events", 3, 120)
+        run_assign(spark, through)
+        run_assign(spark, files)
+
+        found = {queue: broker.payloads(queue) for queue in queues}
+        assert found["q60"] == [f"events {number}" for number in range(60, 123)]
+        assert found["by-header"] == [f"events {number}" for number in (*range(5), *range(40, 45))]
+        assert {queue: broker.payloads(f"{queue}-2") for queue in queues} == found
+        server.close_connections()
 
 
 def test_a_batch_too_large_for_one_commit_is_assigned_in_pieces_each_once(
