@@ -327,7 +327,9 @@ def test_a_log_that_is_read_from_its_files_is_assigned_as_through_the_broker(
     store = f"file://{tmp_path}/store" if way == "store" else ""
     with serving(Server(tmp_path, store=store)) as server:
         broker = Broker(server)
-        filters = {f"q{number}": f"topic = 'events' AND offset BETWEEN {number} AND {3 * number}" for number in range(100)}
+        filters = {
+            f"q{number}": f"topic = 'events' AND offset BETWEEN {number} AND {3 * number}" for number in range(100)
+        }
         queues = [*filters, "by-header"]
         texts = {**filters, "by-header": "region = 'eu' OR offset BETWEEN 40 AND 44"}
         channel = broker.declare("events", *queues, *[f"{queue}-2" for queue in queues])
