@@ -7,7 +7,8 @@ GET    /bulk/offset?queue=orders&timestamp=...           offset of the first mes
 PUT    /bulk/progress?queue=orders&group=g&offset=10     progress of a reader
 PUT    /bulk/transactions/{id}/parts/{part}?queue=orders messages to write, as an Arrow stream
 PUT    /bulk/transactions/{id}/parts/{part}?queues=queue the same, for the queues that a column names
-PUT    /bulk/transactions/{id}/parts/{part}?copy=events  offsets of messages to copy, and their new queues
+PUT    /bulk/transactions/{id}/parts/{part}?copy=events  offsets of messages to copy, and their new queues;
+                                                         log=7 refuses them at the commit if they are of another log
 POST   /bulk/transactions/{id}/commit                    make all named parts visible at once, and only once
 DELETE /bulk/transactions/{id}                           forget the parts
 """
@@ -25,7 +26,17 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
 from starlette.types import Send
 
-from headrace.admin.bulk_arrow import BY_COLUMN, COPY, ArrowCodec, Copies, Part, Stream, columns_named
+from headrace.admin.bulk_arrow import (
+    BY_COLUMN,
+    COPY,
+    ArrowCodec,
+    Copies,
+    Part,
+    Stream,
+    check_log,
+    columns_named,
+    log_id,
+)
 from headrace.admin.messages import client_of
 from headrace.admin.pages import BadRequest, Call, Pages
 from headrace.admin.site import ANYBODY
@@ -211,14 +222,9 @@ def _range_of(call: Call, queue: Queue) -> tuple[int, int]:
     if start < first and start < stop:
         raise Truncated(f"offset {start} of queue {queue.name!r} is gone: it begins at {first}")
     log = number_of(call, "log", _NO_LIMIT)
-    if log not in (_NO_LIMIT, _log_id(queue)):
-        raise Truncated(f"queue {queue.name!r} was deleted and declared again: its log {log} is gone")
+    if log != _NO_LIMIT:
+        check_log(queue, log)
     return start, stop
-
-
-def _log_id(queue: Queue) -> int:
-    """Return the id of the queue's log; -1 before its first message."""
-    return queue.log.id if queue.log.next_offset else -1
 
 
 @final
@@ -261,7 +267,7 @@ def _bounds(queue: Queue) -> dict[str, object]:
         "first": queue.first_offset,
         "next": queue.safe_offset,
         "bytes": queue.log.size_bytes,
-        "log": _log_id(queue),
+        "log": log_id(queue),
         "groups": {name: group.state.committed for name, group in queue.groups.items()},
     }
 
@@ -283,13 +289,14 @@ class _Writing:
         broker, rights, host = place_of(call)
         kind, name = _target(call)
         _check_rights(broker, rights, kind, name)
+        log = number_of(call, "log", _NO_LIMIT) if kind == COPY else _NO_LIMIT
         async with self._writers:  # no body is read while it waits, so the client stops sending
             body = await call.body(MAX_PART_BYTES)
             encode = self._arrow.part_writer(
                 host,
                 name_of(call, "id"),
                 name_of(call, "part"),
-                (kind, name),
+                (kind, name, "" if log == _NO_LIMIT else str(log)),
                 call.visitor.name,
                 call.text("attempt"),
             )

@@ -55,6 +55,17 @@ def encode_copies(table: "pa.Table") -> tuple[str, bytes]:
     return json.dumps(coded.dictionary.to_pylist()), bytes_of(offsets) + bytes_of(coded.indices.cast(pa.int32()))
 
 
+def log_id(queue: Queue) -> int:
+    """Return the id of the queue's log; -1 before its first message."""
+    return queue.log.id if queue.log.next_offset else -1
+
+
+def check_log(queue: Queue, log: int) -> None:
+    """Check that offsets of this log are the queue's. Raises Truncated."""
+    if log != log_id(queue):
+        raise Truncated(f"queue {queue.name!r} was deleted and declared again: its log {log} is gone")
+
+
 @final
 class Copies:
     """Copies of one commit from one queue."""
@@ -66,10 +77,15 @@ class Copies:
         self._targets: list[pa.Array] = []
         self._tables: list[pa.Table] = []
         self._size = 0
+        self._logs: set[int] = set()
+        """The logs that the offsets are of, where parts say so."""
 
-    def add(self, names: Sequence[str], kept: bytes) -> None:
-        """Add the copies of a part, in the form of `encode_copies`."""
+    def add(self, names: Sequence[str], kept: bytes, log: str) -> None:
+        """Add the copies of a part, in the form of `encode_copies`; `log` is the id of their log, "" for any."""
         import pyarrow as pa
+
+        if log:
+            self._logs.add(int(log))
 
         count = len(kept) // _COPY_BYTES
         known = pa.array([self._numbers.setdefault(name, len(self._numbers)) for name in names], pa.int32())
@@ -81,8 +97,11 @@ class Copies:
     async def read(self, queue: Queue, most_bytes: int) -> int:
         """Read the messages; return the bytes of all copies.
 
-        Raises TooLarge above `most_bytes`, Truncated for dropped messages, Refused for offsets that do not exist yet.
+        Raises TooLarge above `most_bytes`, Truncated for dropped messages and for offsets of another log, Refused for
+        offsets that do not exist yet.
         """
+        for log in self._logs:
+            check_log(queue, log)
         wanted, counts = await asyncio.to_thread(self._wanted)
         offsets = memoryview(wanted.buffers()[1]).cast("q")[wanted.offset : wanted.offset + len(wanted)]
         if len(offsets) and offsets[-1] >= queue.safe_offset:
@@ -175,11 +194,14 @@ class ArrowCodec:
         return Stream(queue, names)
 
     def part_writer(
-        self, host: str, transaction: str, part: str, target: tuple[str, str], user: str, attempt: str
+        self, host: str, transaction: str, part: str, target: tuple[str, str, str], user: str, attempt: str
     ) -> Callable[[bytes], tuple[int, int, list[str]]]:
-        """Make a function that stages a body as a part and returns its rows, bytes and topics."""
+        """Make a function that stages a body as a part and returns its rows, bytes and topics.
+
+        A target has a kind, a name, and the id of the log that copies are of, "" for any.
+        """
         _need_arrow()
-        kind, name = target
+        kind, name, log = target
         area, now_us = self._site.staging, self._site.clock.now_us()
 
         def write(body: bytes) -> tuple[int, int, list[str]]:
@@ -190,6 +212,7 @@ class ArrowCodec:
             kept = {"kind": kind, "name": name}
             if kind == COPY:
                 kept["names"], beside = encode_copies(rows)
+                kept["log"] = log
                 area.put(scoped(host, transaction), part, kept, [], beside, attempt)
                 return rows.num_rows, len(beside), []
             if kind == BY_COLUMN:
@@ -210,7 +233,7 @@ class ArrowCodec:
         """Return a staged part. Raises NotFound."""
         target, blocks, beside = self._site.staging.get(scoped(host, transaction), part)
         names: list[str] = json.loads(target.get("names", "[]"))
-        return Part(target["kind"], target["name"], blocks, names, beside)
+        return Part(target["kind"], target["name"], blocks, names, beside, target.get("log", ""))
 
     def plan(self, host: str, transaction: str, parts: Sequence[str], most_bytes: int) -> "list[Sequence[str]]":
         """Return the parts in portions that are stored one after the other; one portion for those that must be.
@@ -257,7 +280,7 @@ class Part:
     """A staged part: blocks of messages, and their target."""
 
     def __init__(
-        self, kind: str, name: str, blocks: "Sequence[EncodedBlock]", names: Sequence[str], beside: bytes
+        self, kind: str, name: str, blocks: "Sequence[EncodedBlock]", names: Sequence[str], beside: bytes, log: str
     ) -> None:
         self.kind = kind
         self.name = name
@@ -265,6 +288,7 @@ class Part:
         self.names = names
         """Queues that its rows name, if they do."""
         self._beside = beside
+        self._log = log
 
     @property
     def payload_bytes(self) -> int:
@@ -272,7 +296,7 @@ class Part:
 
     def copy_to(self, copies: Copies) -> None:
         """Add the copies of the part."""
-        copies.add(self.names, self._beside)
+        copies.add(self.names, self._beside, self._log)
 
     def by_row(self, numbers: dict[str, int]) -> "Iterator[tuple[Block, pa.Array]]":
         """Yield its blocks with the queue number of each row; a new queue gets the next number."""

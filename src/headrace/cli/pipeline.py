@@ -5,6 +5,7 @@ Spark is loaded when a pipeline runs.
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ import typer
 
 from headrace.cli.client import Client, connected
 from headrace.cli.output import Column, command, command_group, confirm, count, fail, print_facts, print_rows
-from headrace.clock import SystemClock
+from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError, missing_extra
 from headrace.process import EXIT_PROBLEMS, EXIT_USAGE
 
@@ -37,8 +38,11 @@ app: Final = command_group(
 DEFAULT_URL: Final = "http://guest:guest@127.0.0.1:15672"
 DEFAULT_MASTER: Final = "local[*]"
 EXIT_INTERRUPTED: Final = 130
-_REPORT_SECONDS: Final = 10.0
+REPORT_SECONDS: Final = 1.5
 """Time between two lines of progress where there is no terminal."""
+IDLE_SECONDS: Final = 60.0
+"""The same while all pipelines wait for messages or for their time."""
+_TICK_SECONDS: Final = 0.25
 
 Url = Annotated[
     str,
@@ -114,7 +118,7 @@ def sql(
 ) -> None:
     """Run a query over queues, continuously or once. Started again, it goes on where it ended."""
     schemas, watermarks = _by_queue("--schema", schema, source), _by_queue("--watermark", watermark, source)
-    with _spark_session(master, conf, url, queries=[query]) as spark, _Board() as tell:
+    with _spark_session(master, conf, url, queries=[query]) as (spark, tell):
         from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
 
         settings = SqlSettings(
@@ -164,6 +168,7 @@ def run(
     It ends when all of them have ended, or when one fails that is not to be started again.
     """
     with _failures():
+        from headrace.spark.pipelines.assign import AssignSettings
         from headrace.spark.pipelines.file import Defaults, read_job
         from headrace.spark.pipelines.job import run_job
         from headrace.spark.pipelines.sql import SqlSettings
@@ -176,7 +181,9 @@ def run(
     chosen = [each for each in job.pipelines if not only or each.name in only]
     queries = [each.settings.query for each in chosen if isinstance(each.settings, SqlSettings)]
     urls = [each.settings.endpoint.url for each in chosen]
-    with _spark_session(master, conf, *urls, queries=queries) as spark, _Board() as tell:
+    assigned = [each.settings.source for each in chosen if isinstance(each.settings, AssignSettings)]
+    urls += [source.url for source in assigned if source is not None]
+    with _spark_session(master, conf, *urls, queries=queries) as (spark, tell):
         run_job(spark, replace(job, pipelines=tuple(chosen)), tell, once)
 
 
@@ -226,7 +233,7 @@ def archive(
         from headrace.spark.pipelines.tables import require_format
 
         require_format(format)
-    with _spark_session(master, conf, url) as spark, _Board() as tell:
+    with _spark_session(master, conf, url) as (spark, tell):
         from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
 
         place = _endpoint(url, vhost, replication_group)
@@ -265,7 +272,7 @@ def replay(
         fail(f"--create is {create!r}; it may be {', '.join(known)}", EXIT_USAGE)
     if not archive and not source:
         fail("say which messages: --from QUEUE, --archive DIRECTORY, or both", EXIT_USAGE)
-    with _spark_session(master, conf) as spark, _Board() as tell:
+    with _spark_session(master, conf) as (spark, tell):
         from headrace.spark.pipelines.replay import ReplaySettings, run_replay
 
         place = _state_directory(state, name)
@@ -279,6 +286,7 @@ def replay(
     app,
     "headrace pipeline assign --from events --filters filters.yaml",
     "headrace pipeline assign --from events --filters filters.yaml --once",
+    "headrace pipeline assign --from events --filters filters.yaml --read s3://bucket/broker",
     "filters.yaml:  filters: {eu-orders: \"topic LIKE 'orders/%' AND region = 'eu'\", urgent: priority > 7}",
 )
 def assign(
@@ -292,8 +300,20 @@ def assign(
     once: Once = False,
     name: Name = "assign",
     state: State = "",
+    read: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="The data directory or the store of the broker, to read the log there.",
+            show_default=False,
+        ),
+    ] = "",
     url: Url = DEFAULT_URL,
     vhost: Vhost = "/",
+    replication_group: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Where --read is a store: which of its groups to read.", show_default=False),
+    ] = "",
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
@@ -303,8 +323,11 @@ def assign(
         from headrace.spark.pipelines.file import read_filter_file
 
         chosen, place = read_filter_file(filters), _state_directory(state, name)
-        settings = AssignSettings(name, _endpoint(url, vhost), source, chosen, place, starting, once, every, max_bytes)
-    with _spark_session(master, conf) as spark, _Board() as tell:
+        log = _endpoint(read, vhost, replication_group) if read else None
+        settings = AssignSettings(
+            name, _endpoint(url, vhost), source, chosen, place, starting, once, every, max_bytes, log
+        )
+    with _spark_session(master, conf, read) as (spark, tell):
         run_assign(spark, settings, tell)
 
 
@@ -329,9 +352,9 @@ def report(
     """Report throughput, lag, time in queue, retries, dead letters, hot topics and sizes: tables, plots, one page."""
     with _failures():  # a package that is missing is missed before Spark starts
         from headrace.spark.pipelines.report import ReportSettings, run_report
-    with _spark_session(master, conf, url) as spark:
+    with _spark_session(master, conf, url) as (spark, tell):
         place = _endpoint(url, vhost, replication_group)
-        done = run_report(spark, ReportSettings(place, source, to, starting, ending, topics))
+        done = run_report(spark, ReportSettings(place, source, to, starting, ending, topics), tell)
         typer.echo(f"{done.page}: {count(done.messages, 'message')}")
 
 
@@ -351,6 +374,8 @@ def compact(
     key: Annotated[str, typer.Option(help="The key of a message: routing_key, header:NAME or json:PATH.")] = (
         "routing_key"
     ),
+    name: Name = "compact",
+    state: State = "",
     url: Url = DEFAULT_URL,
     vhost: Vhost = "/",
     master: Master = DEFAULT_MASTER,
@@ -361,10 +386,11 @@ def compact(
     if to in ("", source) and not yes and url.startswith("http"):
         messages = Client(url, "guest", "guest", vhost).get("queues", vhost, source)["messages"]
         confirm(f"drop all but the last of every key of the {count(messages, 'message')} of {source!r}?", yes)
-    with _spark_session(master, conf) as spark:
+    with _spark_session(master, conf) as (spark, tell):
         from headrace.spark.pipelines.compact import CompactSettings, run_compact
 
-        done = run_compact(spark, CompactSettings(_endpoint(url, vhost), source, to or source, key))
+        place = _state_directory(state, name)
+        done = run_compact(spark, CompactSettings(_endpoint(url, vhost), source, to or source, place, key, name), tell)
         typer.echo(f"{to or source}: {count(done.kept, 'message')} of {done.messages:,}")
 
 
@@ -386,24 +412,30 @@ def _state_directory(given: str, name: str) -> Path:
 @contextmanager
 def _spark_session(
     master: str, conf: list[str] | None, *urls: str, queries: Sequence[str] = ()
-) -> "Iterator[SparkSession]":
-    """Open Spark for one command. Executors find the stores at these URLs as this process does.
+) -> "Iterator[tuple[SparkSession, Callable[[Progress], None]]]":
+    """Open Spark for one command, and show its progress. Executors find the stores at these URLs as this process does.
 
     A query that cannot be read ends the command before Spark starts.
     """
     settings = dict(_setting(each) for each in conf or [])
     try:
-        with _failures(), _termination_interrupts():
+        with _failures(), _termination_interrupts(), _shown(Board(SystemClock(), _say)) as board:
             from headrace.spark.pipelines.session import open_session, store_settings
 
             spark = open_session(master, "headrace", {**store_settings(urls), **settings}, queries)
+            board.watch(_task_counter(spark))
             try:
-                yield spark
+                yield spark, board.tell
             finally:
+                board.watch(lambda: "")  # asks no Spark that has ended
                 _stop(spark)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on where it ended", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -446,44 +478,139 @@ def _failures() -> Iterator[None]:
         fail(str(error), EXIT_PROBLEMS)
 
 
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
 @final
-class _Board:
-    """The progress of pipelines: a live table on a terminal, a line now and then elsewhere."""
+class Board:
+    """The progress of pipelines, as lines or as a table. Two threads use it."""
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._clock = SystemClock()
+    def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._say = say
+        self._lock = threading.Lock()
         self._progress: dict[str, Progress] = {}
-        self._reported_us = self._clock.now_us()
-        self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
-        self._is_terminal = sys.stderr.isatty()
+        self._told_us: dict[str, int] = {}
+        """When each pipeline told its progress."""
+        self._begun_us = self._said_us = clock.monotonic_us()
+        self._beginning = "starting Spark"
+        self._tasks: Callable[[], str] = lambda: ""
 
-    def __enter__(self) -> "Callable[[Progress], None]":
-        if self._is_terminal:
-            self._live.start()
-        return self._tell
+    def watch(self, tasks: Callable[[], str]) -> None:
+        """Show from now on what this function says of Spark's tasks."""
+        with self._lock:
+            self._beginning = "preparing"
+            self._tasks = tasks
 
-    def __exit__(self, *_: object) -> None:
-        if self._is_terminal:
-            self._live.stop()
+    def tell(self, progress: "Progress") -> None:
+        """Show from now on this progress of a pipeline."""
+        with self._lock:
+            self._progress[progress.name] = progress
+            self._told_us[progress.name] = self._clock.monotonic_us()
+
+    def tick(self) -> None:
+        """Say a line for each pipeline if it is time."""
+        with self._lock:
+            now_us = self._clock.monotonic_us()
+            is_idle = bool(self._progress) and all(each.is_idle for each in self._progress.values())
+            if now_us - self._said_us < (IDLE_SECONDS if is_idle else REPORT_SECONDS) * 1_000_000:
+                return
+            self._said_us = now_us
+            for line in [_sentence(each) for each in self._current()] or [self._start()]:
+                self._say(line)
+
+    def close(self) -> None:
+        """Say the end of each pipeline."""
         for progress in self._progress.values():
-            typer.echo(_sentence(progress), err=True)
+            self._say(_sentence(progress))
 
-    def _tell(self, progress: "Progress") -> None:
-        self._progress[progress.name] = progress
-        if self._is_terminal:
-            self._live.update(_table(list(self._progress.values())))
-        elif self._clock.now_us() - self._reported_us > _REPORT_SECONDS * 1_000_000:
-            self._reported_us = self._clock.now_us()
-            typer.echo(_sentence(progress), err=True)
+    def table(self) -> "Table | str":
+        """Return the pipelines as a table."""
+        with self._lock:
+            return _table(self._current()) if self._progress else self._start()
+
+    def _start(self) -> str:
+        return "; ".join(
+            filter(None, (f"{self._beginning}: {self._seconds_since(self._begun_us):.1f} s", self._tasks()))
+        )
+
+    def _current(self) -> "list[Progress]":
+        """Return the progress of each pipeline, with the time since it was told and with Spark's tasks."""
+        tasks = self._tasks()
+        return [
+            replace(
+                each,
+                seconds=each.seconds + self._seconds_since(self._told_us[name]),
+                phase=", ".join(filter(None, (each.phase, tasks))) if not each.is_idle else each.phase,
+            )
+            for name, each in self._progress.items()
+        ]
+
+    def _seconds_since(self, time_us: int) -> float:
+        return (self._clock.monotonic_us() - time_us) / 1_000_000
+
+
+@contextmanager
+def _shown(board: Board) -> Iterator[Board]:
+    """Show a board: as a live table on a terminal, as lines elsewhere. Its end is lines."""
+    try:
+        with _live_table(board) if sys.stderr.isatty() else _lines(board):
+            yield board
+    finally:
+        board.close()
+
+
+@contextmanager
+def _live_table(board: Board) -> Iterator[None]:
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True, get_renderable=board.table):
+        yield
+
+
+@contextmanager
+def _lines(board: Board) -> Iterator[None]:
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(_TICK_SECONDS):
+            board.tick()
+
+    thread = threading.Thread(target=tick, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _task_counter(spark: "SparkSession") -> Callable[[], str]:
+    """Return a function that says how many tasks of the active stages are done. Spark Connect does not tell."""
+    from py4j.protocol import Py4JError
+
+    from headrace.spark.pipelines.session import is_connect
+
+    if is_connect(spark):
+        return lambda: ""
+    tracker = spark.sparkContext.statusTracker()
+
+    def count_tasks() -> str:
+        with suppress(Py4JError, OSError):  # an interrupt may have closed the connection to Java
+            stages = [stage for each in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(each))]
+            if stages:
+                done, tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+                return f"{done:,} of {count(tasks, 'task')}"
+        return ""
+
+    return count_tasks
 
 
 def _sentence(progress: "Progress") -> str:
     behind = "" if progress.behind is None else f", {progress.behind:,} behind"
     done = f"{count(progress.messages, 'message')} in {progress.seconds:.1f} s"
-    note = f"; {progress.note}" if progress.note else ""
+    note = "".join(f"; {text}" for text in (progress.phase, progress.note) if text)
     return f"{progress.name}: {done}, {progress.rate:,.0f}/s{behind}{note}"
 
 
@@ -499,5 +626,5 @@ def _table(pipelines: "list[Progress]") -> "Table":
     for each in pipelines:
         behind = "-" if each.behind is None else f"{each.behind:,}"
         numbers = (f"{each.messages:,}", f"{each.rate:,.0f}", f"{each.batches:,}", behind, f"{each.seconds:.0f}")
-        table.add_row(each.name, *numbers, escape(each.note))
+        table.add_row(each.name, *numbers, escape("; ".join(filter(None, (each.phase, each.note)))))
     return table

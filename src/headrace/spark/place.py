@@ -5,7 +5,8 @@ The places themselves are in directory.py, store.py and broker.py.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,6 +24,8 @@ from headrace.storage.frame import FRAME, HEADERS, TYPED_HEADERS
 
 NO_LOG: Final = -1
 _HANDY_BYTES: Final = 1 << 20
+_CROWDED: Final = 8
+"""The share of a limit that may stay unused where queues have blocks that do not fit."""
 _HOST_SEPARATOR: Final = "\0"
 
 
@@ -238,16 +241,42 @@ def within_rows(starts: dict[str, int], ends: dict[str, int], most: int) -> dict
     return {queue: moved[queue] if waiting[queue] else ends[queue] for queue in ends}
 
 
-def within_bytes(pieces: Sequence[Piece], start: int, end: int, most_bytes: int) -> int:
-    """Move the end back to at most that many bytes, but to one piece at least."""
-    size = 0
-    reached = start
-    for piece in pieces:
-        if reached > start and size + piece.size_bytes > most_bytes:
-            return reached
-        size += piece.size_bytes
-        reached = piece.stop
-    return min(end, reached) if pieces else end
+def within_bytes(
+    starts: dict[str, int],
+    ends: dict[str, int],
+    most_bytes: int,
+    first: str,
+    pieces_of: Callable[[str, int, int, int], Sequence[Piece]],
+) -> tuple[dict[str, int], str]:
+    """Move the ends back to at most that many bytes in total; return them, and the queue to begin with the next time.
+
+    Queues take turns, from `first` on, and share what the ones before them left. The first one reads a piece of any
+    size, so that every queue gets on. `pieces_of` returns pieces of a range of a queue, up to a number of bytes.
+    """
+    waiting = sorted(queue for queue in ends if ends[queue] > starts[queue])
+    at = bisect_left(waiting, first)
+    turns = waiting[at:] + waiting[:at]
+    moved = dict(ends)
+    left = most_bytes
+    skipped: list[str] = []
+    for number, queue in enumerate(turns):
+        start = moved[queue] = starts[queue]
+        if skipped and left < most_bytes // _CROWDED:  # what is left is not worth a look into all the others
+            skipped.append(queue)
+            continue
+        share = left // (len(turns) - number)
+        pieces = pieces_of(queue, start, ends[queue], max(1, share))
+        if not pieces:
+            moved[queue] = ends[queue]
+        for piece in pieces:
+            is_next = moved[queue] == start and (number == 0 or piece.size_bytes <= left)
+            if not is_next and piece.size_bytes > share:
+                break
+            moved[queue] = min(ends[queue], piece.stop)
+            left, share = left - piece.size_bytes, share - piece.size_bytes
+        if moved[queue] == start:
+            skipped.append(queue)
+    return moved, skipped[0] if skipped else "".join(turns[1:2])
 
 
 # -- places ------------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from headrace.errors import HeadraceError, NotFound, Refused, Truncated
 from headrace.spark.options import ReadOptions
 from headrace.spark.place import (
     NO_LOG,
+    Piece,
     Place,
     QueuePartition,
     Range,
@@ -90,6 +91,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reported: dict[str, Reached] = {}
         self._planned: dict[str, Reached] = {}
         """The end of the last batch that was planned."""
+        self._first = ""
+        """The queue that the next batch begins with where bytes are limited."""
         self._batched_s = -math.inf
         """When the last batch was planned, or could have been."""
 
@@ -233,11 +236,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.trigger_offsets:
             ends = within_rows(starts, ends, options.trigger_offsets)
         if options.trigger_bytes:
-            waiting = [queue for queue in ends if ends[queue] > starts[queue]]
-            share = max(1, options.trigger_bytes // max(1, len(waiting)))
-            for queue in waiting:
-                pieces = place.pieces(queue, starts[queue], ends[queue], share, share)
-                ends = {**ends, queue: within_bytes(pieces, starts[queue], ends[queue], share)}
+
+            def pieces_of(queue: str, start: int, end: int, enough: int) -> Sequence[Piece]:
+                return place.pieces(queue, start, end, enough, enough)
+
+            ends, self._first = within_bytes(starts, ends, options.trigger_bytes, self._first, pieces_of)
         return ends
 
     def _waits(self, messages: int) -> bool:

@@ -9,10 +9,12 @@ from tests.integration.admin.test_bulk import client, commit, declare, payloads,
 from tests.servers import Server
 
 
-def stage_copies(http: httpx.Client, transaction: str, source: str, *rows: tuple[int, str]) -> httpx.Response:
+def stage_copies(
+    http: httpx.Client, transaction: str, source: str, *rows: tuple[int, str], **more: int
+) -> httpx.Response:
     offsets = pa.array([offset for offset, _ in rows], pa.int64())
     table = pa.table({"offset": offsets, "queue": pa.array([queue for _, queue in rows], pa.string())})
-    return http.put(f"/bulk/transactions/{transaction}/parts/p", params={"copy": source}, content=stream(table))
+    return http.put(f"/bulk/transactions/{transaction}/parts/p", params={"copy": source, **more}, content=stream(table))
 
 
 def test_messages_are_copied_to_every_queue_that_is_named(server: Server, http: httpx.Client, name: str) -> None:
@@ -69,6 +71,27 @@ def test_messages_that_are_not_there_are_not_copied(server: Server, http: httpx.
     answer = commit(http, name, "p")
     assert answer.json()["error"] == "truncated", answer.text
     assert read(http, f"{name}-copy").num_rows == 0
+
+
+def test_offsets_of_another_log_are_not_copied(server: Server, http: httpx.Client, name: str) -> None:
+    channel = declare(server, name)
+    declare(server, f"{name}-copy")
+    stage(http, name, "p", "0", "1", queue=name)
+    assert commit(http, name, "p").status_code == 200
+    before = int(http.get("/bulk/queues", params={"name": name}).json()["queues"][name]["log"])
+
+    stage_copies(http, f"{name}-one", name, (1, f"{name}-copy"), log=before)
+    assert commit(http, f"{name}-one", "p").json()["rows"] == 1
+    stage_copies(http, f"{name}-two", name, (0, f"{name}-copy"), log=before)
+    channel.queue_delete(name)
+    declare(server, name)
+    stage(http, f"{name}-again", "p", "other", queue=name)
+    commit(http, f"{name}-again", "p")
+    answer = commit(http, f"{name}-two", "p")
+
+    assert answer.json()["error"] == "truncated", answer.text
+    assert f"its log {before} is gone" in answer.json()["reason"]
+    assert payloads(read(http, f"{name}-copy")) == ["1"]
 
 
 def test_more_than_is_stored_at_once_is_refused_and_stores_nothing(

@@ -11,7 +11,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
+import pytest
 
+from tests.held_proxy import HeldProxy
 from tests.integration.spark.conftest import Broker
 
 DEADLINE_SECONDS = 120.0
@@ -92,28 +94,78 @@ def test_pipelines_of_a_file_that_are_killed_together_lose_and_repeat_nothing(br
     assert sorted(row["offset"] for row in rows) == list(range(110))
 
 
-def test_a_replay_and_a_compaction_that_were_killed_are_done_again_without_a_trace(
-    broker: Broker, tmp_path: Path
-) -> None:
-    channel = broker.declare("in", **{"x-queue-type": "stream"})
-    for number in range(60):
-        channel.basic_publish("", "in", f"in {number}".encode())
+def test_a_replay_that_was_killed_goes_on_and_repeats_nothing(broker: Broker, tmp_path: Path) -> None:
+    publish_keys(broker)
     broker.declare("again")
     words = command("replay", "--from", "in", "--to", "again", "--url", broker.url, "--master", "local[2]")
     kill_when([*words, "--rate", "10"], tmp_path, lambda: bool(broker.payloads("again")))
+
     finish(words, tmp_path)
+
     assert broker.payloads("again") == [f"in {number}" for number in range(60)]
 
-    words = command("compact", "--from", "in", "--yes", "--url", broker.url, "--master", "local[2]")
-    started = time.monotonic()
-    kill_when(words, tmp_path, lambda: time.monotonic() > started + 2)
+
+@pytest.mark.parametrize(
+    ("to", "holds_answer"), [("now", False), ("now", True), ("in", True)], ids=["before", "after", "after, in place"]
+)
+def test_a_compaction_that_was_killed_around_its_commit_is_committed_once(
+    broker: Broker, tmp_path: Path, to: str, holds_answer: bool
+) -> None:
+    publish_keys(broker)
+    words = command("compact", "--from", "in", "--to", to, "--yes", "--master", "local[2]", "--url")
+    said = tmp_path / "said"
+    with HeldProxy(broker.server.http_port, b"/commit", holds_answer) as proxy:
+        held = [*words, f"http://guest:guest@127.0.0.1:{proxy.port}"]
+        kill_when(held, tmp_path, lambda: proxy.held.is_set() and said.read_text().count("; storing\n") >= 2, said)
+    assert "starting Spark: " in said.read_text()
+    if holds_answer:
+        assert broker.payloads(to) == ["in 58", "in 59"]
+    else:
+        assert broker.payloads(to) == []
+
+    ended = finish([*words, broker.url], tmp_path)
+
+    assert broker.payloads(to) == ["in 58", "in 59"]
+    assert f"{to}: 2 messages of 60" in ended.stdout
+    assert not list((tmp_path / "pipelines").iterdir())
+
+
+def publish_keys(broker: Broker) -> None:
+    """Put 60 messages of two keys into the stream `in`."""
+    channel = broker.declare("in", **{"x-queue-type": "stream"})
+    channel.queue_bind("in", "amq.topic", "#")
+    for number in range(60):
+        channel.basic_publish("amq.topic", f"k{number % 2}", f"in {number}".encode())
+
+
+def test_a_report_that_was_killed_leaves_the_one_before_and_is_made_again(broker: Broker, tmp_path: Path) -> None:
+    words = command("report", "--from", "in", "--to", "report", "--url", broker.url, "--master", "local[2]")
+    broker.publish("in", 10)
     finish(words, tmp_path)
-    assert broker.payloads("in") == ["in 59"]
+    before = shown(tmp_path / "report")
+    broker.publish("in", 10, 10)
+
+    kill_when(words, tmp_path, lambda: any(shown(tmp_path / "report", "**/*.parquet") - before))
+    assert shown(tmp_path / "report") == before
+    ended = finish(words, tmp_path)
+
+    assert sum(pq.read_table(tmp_path / "report/tables/throughput.parquet").column("messages").to_pylist()) == 20
+    assert "20 messages" in ended.stdout
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["index.html", "plots", "tables"]
 
 
-def kill_when(words: list[str], directory: Path, is_time: Callable[[], bool]) -> None:
-    """Start a command, and kill it with its JVM when it is time."""
-    with subprocess.Popen(words, cwd=directory, stderr=subprocess.DEVNULL, start_new_session=True) as driver:
+def shown(report: Path, pattern: str = "[!.]*/**/*") -> set[tuple[str, int]]:
+    """Return the files of a report, each with the time of its last change."""
+    found = [*report.glob(pattern), report / "index.html"]
+    return {(str(each.relative_to(report)), each.stat().st_mtime_ns) for each in found if each.is_file()}
+
+
+def kill_when(words: list[str], directory: Path, is_time: Callable[[], bool], said: Path = Path(os.devnull)) -> None:
+    """Start a command, and kill it with its JVM when it is time; the file gets what it says."""
+    with (
+        said.open("w") as stderr,
+        subprocess.Popen(words, cwd=directory, stderr=stderr, start_new_session=True) as driver,
+    ):
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not is_time():
             assert driver.poll() is None
@@ -122,9 +174,10 @@ def kill_when(words: list[str], directory: Path, is_time: Callable[[], bool]) ->
         os.killpg(driver.pid, signal.SIGKILL)
 
 
-def finish(words: list[str], directory: Path) -> None:
+def finish(words: list[str], directory: Path) -> "subprocess.CompletedProcess[str]":
     ended = subprocess.run(words, cwd=directory, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
     assert ended.returncode == 0, ended.stderr
+    return ended
 
 
 def test_a_query_that_cannot_be_read_is_said_before_spark_starts(tmp_path: Path) -> None:

@@ -24,8 +24,10 @@ from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.file import Defaults, read_job
 from headrace.spark.pipelines.job import run_job
 from headrace.spark.pipelines.replay import ReplaySettings, run_replay
+from headrace.spark.pipelines.run import Progress
 from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
 from tests.integration.spark.conftest import Broker
+from tests.servers import Server, serving
 
 
 def publish_readings(broker: Broker, count: int, start: int = 0) -> None:
@@ -252,7 +254,8 @@ def test_every_property_survives_byte_for_byte(spark: SparkSession, broker: Brok
         settings = ReplaySettings("r", endpoint, "orders", "again", tmp_path / "state", str(tmp_path / "archive"))
         run_replay(spark, settings)
     else:
-        run_compact(spark, CompactSettings(endpoint, "orders", "again" if way == "compact" else "orders"))
+        target = "again" if way == "compact" else "orders"
+        run_compact(spark, CompactSettings(endpoint, "orders", target, tmp_path / "state"))
 
     after = stored(broker, "orders" if way == "compact in place" else "again")
     assert after == (before if way.startswith("replay") else before[-1:])
@@ -288,8 +291,9 @@ def test_a_replay_that_was_interrupted_repeats_nothing(spark: SparkSession, brok
     broker.declare("again")
     replay = ReplaySettings("replay", Endpoint(broker.url), "orders", "again", tmp_path / "replay", rate=10)
 
-    def interrupt(progress: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(progress: Progress) -> None:
+        if progress.batches:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_replay(spark, replay, interrupt)  # stored, and not yet known to be
@@ -314,6 +318,42 @@ def test_messages_are_assigned_to_every_queue_whose_filter_they_match(
 
     for number in range(20):
         assert broker.payloads(f"q{number}") == [f"events {offset}" for offset in range(number * 3, 41)]
+
+
+@pytest.mark.parametrize("way", ["directory", "store"])
+def test_a_log_that_is_read_from_its_files_is_assigned_as_through_the_broker(
+    spark: SparkSession, tmp_path: Path, way: str
+) -> None:
+    store = f"file://{tmp_path}/store" if way == "store" else ""
+    with serving(Server(tmp_path, store=store)) as server:
+        broker = Broker(server)
+        filters = {
+            f"q{number}": f"topic = 'events' AND offset BETWEEN {number} AND {3 * number}" for number in range(100)
+        }
+        queues = [*filters, "by-header"]
+        texts = {**filters, "by-header": "region = 'eu' OR offset BETWEEN 40 AND 44"}
+        channel = broker.declare("events", *queues, *[f"{queue}-2" for queue in queues])
+        for number in range(120):
+            properties = pika.BasicProperties(headers={"region": "eu"} if number < 5 else {})
+            channel.basic_publish("", "events", f"events {number}".encode(), properties)
+        through = AssignSettings(
+            "through", Endpoint(broker.url), "events", read_filters(texts), tmp_path / "through", once=True
+        )
+        run_assign(spark, through)
+
+        source = Endpoint(store or str(tmp_path / "data"))
+        other = read_filters({f"{queue}-2": text for queue, text in texts.items()})
+        files = replace(through, name="files", filters=other, state=tmp_path / "files", source=source)
+        run_assign(spark, files)
+        broker.publish("events", 3, 120)
+        run_assign(spark, through)
+        run_assign(spark, files)
+
+        found = {queue: broker.payloads(queue) for queue in queues}
+        assert found["q60"] == [f"events {number}" for number in range(60, 123)]
+        assert found["by-header"] == [f"events {number}" for number in (*range(5), *range(40, 45))]
+        assert {queue: broker.payloads(f"{queue}-2") for queue in queues} == found
+        server.close_connections()
 
 
 def test_a_batch_too_large_for_one_commit_is_assigned_in_pieces_each_once(
@@ -380,7 +420,9 @@ def test_filters_that_cannot_be_used_are_named() -> None:
     ("key", "left"),
     [("routing_key", [8, 9]), ("header:device", [4, 7, 8, 9]), ("json:$.n.unit", [1, 9])],
 )
-def test_the_last_message_of_every_key_is_left(spark: SparkSession, broker: Broker, key: str, left: list[int]) -> None:
+def test_the_last_message_of_every_key_is_left(
+    spark: SparkSession, broker: Broker, tmp_path: Path, key: str, left: list[int]
+) -> None:
     channel = broker.declare("prices")
     channel.queue_bind("prices", "amq.topic", "#")
     for number in range(10):
@@ -388,7 +430,7 @@ def test_the_last_message_of_every_key_is_left(spark: SparkSession, broker: Brok
         body = json.dumps({"number": number, "n": {"unit": "C" if number != 1 else "F"}})
         properties = pika.BasicProperties(headers=headers)
         channel.basic_publish("amq.topic", f"k{number % 2}", body.encode(), properties)
-    settings = CompactSettings(Endpoint(broker.url), "prices", "now", key)
+    settings = CompactSettings(Endpoint(broker.url), "prices", "now", tmp_path / "state", key)
 
     done = run_compact(spark, settings)
 
@@ -398,12 +440,12 @@ def test_the_last_message_of_every_key_is_left(spark: SparkSession, broker: Brok
         run_compact(spark, settings)
 
 
-def test_a_stream_is_compacted_in_its_place(spark: SparkSession, broker: Broker) -> None:
+def test_a_stream_is_compacted_in_its_place(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     channel = broker.declare("prices", **{"x-queue-type": "stream"})
     channel.queue_bind("prices", "amq.topic", "#")
     for number in range(10):
         channel.basic_publish("amq.topic", f"k{number % 3}", str(number).encode())
-    settings = CompactSettings(Endpoint(broker.url), "prices", "prices")
+    settings = CompactSettings(Endpoint(broker.url), "prices", "prices", tmp_path / "state")
 
     assert run_compact(spark, settings) == Compacted(10, 3)
 
@@ -414,11 +456,11 @@ def test_a_stream_is_compacted_in_its_place(spark: SparkSession, broker: Broker)
     assert broker.payloads("prices") == ["7", "8", "10"]
     broker.publish("work", 1)
     with pytest.raises(Refused, match="queue 'work' is no stream"):
-        run_compact(spark, CompactSettings(Endpoint(broker.url), "work", "work"))
+        run_compact(spark, CompactSettings(Endpoint(broker.url), "work", "work", tmp_path / "other"))
 
 
-def test_what_cannot_be_compacted_is_said(spark: SparkSession, broker: Broker) -> None:
+def test_what_cannot_be_compacted_is_said(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="there is no queue 'prices'"):
-        run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now"))
+        run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now", tmp_path / "state"))
     with pytest.raises(Refused, match="the key 'colour' is none"):
-        run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now", "colour"))
+        run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now", tmp_path / "state", "colour"))

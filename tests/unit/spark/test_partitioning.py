@@ -54,9 +54,67 @@ def test_a_trigger_takes_as_many_messages_as_it_may_and_never_too_many(
     assert sum(moved[queue] - starts[queue] for queue in ranges) == min(most, waiting)
 
 
-def test_a_trigger_by_bytes_takes_at_least_one_piece() -> None:
-    three = pieces(5, 5, 5)
+class Queues:
+    """Queues of pieces of ten messages each, that are read batch by batch within bytes."""
 
-    assert within_bytes(three, 0, 30, 11) == 20
-    assert within_bytes(three, 0, 30, 1) == 10
-    assert within_bytes(three, 0, 25, 100) == 25
+    def __init__(self, **sizes: list[int]) -> None:
+        self.pieces = {queue: pieces(*found) for queue, found in sizes.items()}
+        self.starts = dict.fromkeys(sizes, 0)
+        self.ends = {queue: 10 * len(found) for queue, found in sizes.items()}
+        self.first = ""
+        self.looks = 0
+
+    def batch(self, most: int) -> dict[str, list[int]]:
+        """Read a batch; return the sizes of its pieces by queue."""
+
+        def pieces_of(queue: str, start: int, end: int, enough: int) -> list[Piece]:
+            self.looks += 1
+            return [piece for piece in self.pieces[queue] if piece.stop > start and piece.start < end]
+
+        ends, self.first = within_bytes(self.starts, self.ends, most, self.first, pieces_of)
+        found = {
+            queue: [piece.size_bytes for piece in every if self.starts[queue] < piece.stop <= ends[queue]]
+            for queue, every in self.pieces.items()
+        }
+        self.starts = ends
+        return {queue: sizes for queue, sizes in found.items() if sizes}
+
+
+def test_a_trigger_by_bytes_takes_at_least_one_piece() -> None:
+    assert Queues(a=[5, 5, 5]).batch(11) == {"a": [5, 5]}
+    assert Queues(a=[5, 5, 5]).batch(1) == {"a": [5]}
+    assert Queues(a=[5, 5, 5]).batch(100) == {"a": [5, 5, 5]}
+
+
+def test_queues_with_large_pieces_take_turns_within_one_limit() -> None:
+    queues = Queues(**{f"q{number:03}": [4, 4] for number in range(500)})
+
+    batches = [queues.batch(64) for _ in range(62)]
+
+    assert {sum(map(sum, batch.values())) for batch in batches} == {64}
+    served = [queue for batch in batches for queue in batch]
+    assert sorted(set(served[:512])) == [f"q{number:03}" for number in range(500)]
+    assert queues.looks < 62 * 32  # not all of them for every batch
+
+
+def test_the_rest_of_a_small_queue_is_for_the_others() -> None:
+    assert Queues(a=[1], b=[1] * 30, c=[1] * 30).batch(21) == {"a": [1], "b": [1] * 10, "c": [1] * 10}
+
+
+@given(st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.integers(0, 30), max_size=12)), st.integers(1, 60))
+def test_batches_within_bytes_have_at_most_one_piece_that_is_larger_and_read_all(
+    sizes: dict[str, list[int]], most: int
+) -> None:
+    queues = Queues(**sizes)
+    unserved: dict[str, int] = {}
+    done: dict[str, list[int]] = {queue: [] for queue in sizes}
+    while done != sizes:
+        batch = queues.batch(most)
+
+        every = [size for found in batch.values() for size in found if size]
+        assert sum(every) <= most or len(every) == 1
+        for queue, found in sizes.items():
+            done[queue] += batch.get(queue, [])
+            is_served = queue in batch or len(done[queue]) == len(found)
+            unserved[queue] = 0 if is_served else unserved.get(queue, 0) + 1
+            assert unserved[queue] < len(sizes)

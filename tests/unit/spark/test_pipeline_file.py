@@ -89,9 +89,11 @@ pipelines:
     )  # fmt: skip
     assert again.schedule is not None
     assert (again.schedule.text, again.restarts) == ("30 2 * * *", 0)
-    assert dead.settings == ReportSettings(DEFAULTS.endpoint, "*.dlq", Path("reports"), topics=5)
+    assert dead.settings == ReportSettings(DEFAULTS.endpoint, "*.dlq", Path("reports"), topics=5, name="dead")
     assert (dead.schedule, dead.restarts, dead.kind) == (None, 3, "report")
-    assert last.settings == CompactSettings(DEFAULTS.endpoint, "prices", "prices", "json:$.id")
+    assert last.settings == CompactSettings(
+        DEFAULTS.endpoint, "prices", "prices", Path("pipelines/last"), "json:$.id", "last"
+    )
     file.write_text("job: other\n" + file.read_text())
     assert read_job(file, DEFAULTS).name == "other"
 

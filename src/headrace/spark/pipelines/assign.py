@@ -1,7 +1,8 @@
 """Pipeline `assign`: every message of a log to each queue whose filter it matches, exactly once, in one commit a batch.
 
 Spark reads the columns of the filters, never the payloads. Tasks stage pairs of a message and a queue; the broker
-copies the messages when the driver commits, under the pipeline's id and the number of the batch.
+copies the messages when the driver commits, under the pipeline's id and the number of the batch. Tasks may read the log
+from the broker's data directory or store instead; the commit names the log, so offsets of another one are refused.
 
 Only the broker knows whether a batch is too large for one commit. Such a batch is cut into pieces, which are ranges of
 offsets. The list of pieces is written before any of them is committed, and each has a number of its own, so a repeated
@@ -26,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace.errors import BadExpression, Refused, TooLarge
 from headrace.selector import parse
-from headrace.spark.options import Server, write_options
+from headrace.spark.options import ReadOptions, Server, read_options, write_options
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.predicates import PredicateSet, check_columns
 from headrace.spark.pipelines.run import (
@@ -43,6 +44,7 @@ from headrace.spark.pipelines.run import (
     write_json,
 )
 from headrace.spark.pipelines.session import parallelism
+from headrace.spark.place import NO_LOG, Place, open_place
 from headrace.spark.writer import Transaction
 from headrace.storage.frame import HEADERS
 
@@ -54,6 +56,8 @@ _PIECES: Final = 1 << 20
 """The most pieces of a batch, so that sequence numbers grow from batch to batch."""
 Filters = tuple[tuple[str, str], ...]
 """Queues and their filters, in the order of the queues' names."""
+Logs = dict[str, int]
+"""Queues and the ids of their logs."""
 Range = tuple[str, int, int]
 """A queue that is read, the first offset, and the offset behind the last."""
 
@@ -72,6 +76,8 @@ class AssignSettings:
     once: bool = False
     every: str = ""
     max_bytes: str = MAX_BYTES
+    source: Endpoint | None = None
+    """Where tasks read the log, if not through the broker: its data directory or its store."""
 
 
 def read_filters(given: Mapping[str, str]) -> Filters:
@@ -104,11 +110,13 @@ def start_assign(spark: SparkSession, settings: AssignSettings) -> Watch:
         "maxBytesPerTrigger": settings.max_bytes,
         "minPartitions": str(parallelism(spark)),
     }
-    assign = Batches(server, state, settings.filters)
+    source = settings.source or settings.endpoint
+    assign = Batches(server, state, settings.filters, read_options({**source.options, "path": settings.queues}))
     with refusals(f"pipeline {settings.name!r}"):
-        frame = settings.endpoint.stream(spark, settings.queues, columns_read(settings.filters), **options)
+        frame = source.stream(spark, settings.queues, columns_read(settings.filters), **options)
         writer = frame.writeStream.foreachBatch(assign)
-        return Watch(settings.name, start_query(writer, settings.name, state, settings.once, settings.every))
+        query = start_query(writer, settings.name, state, settings.once, settings.every)
+        return Watch(settings.name, query, assign.close)
 
 
 def columns_read(filters: Filters) -> tuple[str, ...]:
@@ -136,32 +144,48 @@ class Part:
 class Batches:
     """Assigns batch after batch; Spark calls it with a frame and the number of the batch."""
 
-    def __init__(self, server: Server, state: State, filters: Filters) -> None:
+    def __init__(self, server: Server, state: State, filters: Filters, source: ReadOptions) -> None:
         self._server = server
+        self._source = source
+        self._place: Place | None = None
+        """Opened by the first batch: Spark Connect sends this object to its server before."""
         self._transaction = f"assign-{state.id}"
         self._note = state.directory / "pieces.json"
         self._filters = filters
         self._digest = hashlib.sha256(json.dumps(filters).encode()).hexdigest()
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
+        logs = self._logs()  # before the frame is read, which fails for messages of an earlier log
         pieces = self._noted(batch)
         at = 0
         while at < len(pieces):
             if at + 1 >= _PIECES:
                 raise Refused(f"batch {batch} has more than {_PIECES} pieces: read less at once with max_bytes")
-            halves = self._assign(_rows(frame, pieces[at]), batch * _PIECES + at)
+            halves = self._assign(_rows(frame, pieces[at]), logs, batch * _PIECES + at)
             if halves:
                 pieces[at : at + 1] = halves  # no other piece has changed, and this one was not committed
                 write_json(self._note, {"batch": batch, "filters": self._digest, "pieces": pieces})
             else:
                 at += 1
 
-    def _assign(self, frame: DataFrame, sequence: int) -> list[list[Range]]:
+    def close(self) -> None:
+        if self._place is not None:
+            self._place.close()
+
+    def _logs(self) -> Logs:
+        """Return the id of the log of each queue that has messages."""
+        if self._place is None:
+            self._place = open_place(self._source)
+        self._place.refresh()
+        found = {queue: self._place.log_id(queue) for queue in self._place.matching()}
+        return {queue: log for queue, log in found.items() if log != NO_LOG}
+
+    def _assign(self, frame: DataFrame, logs: Logs, sequence: int) -> list[list[Range]]:
         """Stage and commit a piece. Return its halves if the broker finds it too large."""
         attempt = uuid.uuid4().hex
         with Transaction(self._server, self._transaction, attempt) as opened:
             try:
-                parts = self._stage(frame, attempt)
+                parts = self._stage(frame, logs, attempt)
             except Exception:
                 opened.abort()
                 raise
@@ -175,9 +199,9 @@ class Batches:
                 return halves
             return []
 
-    def _stage(self, frame: DataFrame, attempt: str) -> list[Part]:
+    def _stage(self, frame: DataFrame, logs: Logs, attempt: str) -> list[Part]:
         """Stage the copies of a frame's messages in tasks."""
-        task = StageTask(self._server, self._transaction, self._filters, attempt)
+        task = StageTask(self._server, self._transaction, self._filters, logs, attempt)
         staged = frame.mapInArrow(task, "name STRING, queue STRING, first BIGINT, last BIGINT")
         return [Part(row.name, row.queue, row.first, row.last) for row in staged.collect()]
 
@@ -228,10 +252,11 @@ def _rows(frame: DataFrame, piece: Sequence[Range]) -> DataFrame:
 class StageTask:
     """A task: matches its messages, stages the copies, and yields its parts."""
 
-    def __init__(self, server: Server, transaction: str, filters: Filters, attempt: str) -> None:
+    def __init__(self, server: Server, transaction: str, filters: Filters, logs: Logs, attempt: str) -> None:
         self._server = server
         self._transaction = transaction
         self._filters = filters
+        self._logs = logs
         self._attempt = attempt
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -270,7 +295,8 @@ class StageTask:
             pa.array(numbers), pa.array([queue for queue, _ in self._filters], pa.string())
         )
         copies = pa.RecordBatch.from_arrays([pa.array(offsets), queues], ["offset", "queue"])
-        opened.stage(name, {"copy": waiting.queue}, [copies])
+        log = {"log": str(self._logs[waiting.queue])} if waiting.queue in self._logs else {}
+        opened.stage(name, {"copy": waiting.queue, **log}, [copies])
         staged = Part(name, waiting.queue, int(offsets.min()), int(offsets.max()))
         waiting.clear()
         return staged

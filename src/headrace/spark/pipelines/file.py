@@ -12,7 +12,7 @@ pipelines:
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -246,14 +246,16 @@ def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings
 
 
 def _assign(name: str, section: Section, defaults: Defaults) -> AssignSettings:
-    section.only("from", "filters", "starting", "every", "once", "state", "max_bytes")
+    section.only("from", "filters", "starting", "every", "once", "state", "max_bytes", "read")
+    endpoint, read = _endpoint(section, defaults), section.text("read", "")
+    source = replace(endpoint, url=read) if read else None
     try:
         filters = read_filters(section.mapping("filters"))
     except Refused as error:
         raise section.wrong(str(error), "filters") from error
     return AssignSettings(
         name,
-        _endpoint(section, defaults),
+        replace(endpoint, replication_group="") if read else endpoint,
         ",".join(section.texts("from")),
         filters,
         Path(section.text("state", str(defaults.states / name))),
@@ -261,6 +263,7 @@ def _assign(name: str, section: Section, defaults: Defaults) -> AssignSettings:
         section.value("once", _FLAG, defaults.once),
         section.text("every", ""),
         section.text("max_bytes", ASSIGN_BYTES),
+        source,
     )
 
 
@@ -295,17 +298,19 @@ def _report(name: str, section: Section, defaults: Defaults) -> PipelineSettings
         section.text("starting", "earliest"),
         section.text("ending", "latest"),
         section.value("topics", Number(1), 20),
+        name,
     )
 
 
 def _compact(name: str, section: Section, defaults: Defaults) -> CompactSettings:
-    section.only("from", "to", "key")
+    section.only("from", "to", "key", "state")
     queue, key = section.text("from"), section.text("key", ROUTING_KEY)
     try:
         check_key(key)
     except Refused as error:
         raise section.wrong(str(error), "key") from error
-    return CompactSettings(_endpoint(section, defaults), queue, section.text("to", queue), key)
+    state = Path(section.text("state", str(defaults.states / name)))
+    return CompactSettings(_endpoint(section, defaults), queue, section.text("to", queue), state, key, name)
 
 
 _READERS: Final[dict[str, Callable[[str, Section, Defaults], PipelineSettings]]] = {

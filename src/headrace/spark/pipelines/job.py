@@ -153,7 +153,6 @@ class _Run:
 
     def _run(self) -> None:
         activate(self._spark)
-        started = time.monotonic()
         match self._settings:
             case SqlSettings() | ArchiveSettings() | AssignSettings():
                 watch = _start(self._spark, self._settings)
@@ -162,17 +161,15 @@ class _Run:
             case ReplaySettings():
                 run_replay(self._spark, self._settings, self._tell)
             case CompactSettings():
-                messages = run_compact(self._spark, self._settings).messages
-                self._tell(Progress(self.progress.name, messages, 1, time.monotonic() - started))
+                run_compact(self._spark, self._settings, self._tell)
             case _:
                 from headrace.spark.pipelines.report import run_report  # plots take long to load
 
-                messages = run_report(self._spark, self._settings).messages
-                self._tell(Progress(self.progress.name, messages, 1, time.monotonic() - started))
+                run_report(self._spark, self._settings, self._tell)
 
     def _tell(self, progress: Progress) -> None:
         self.progress = progress
-        self.has_started = True
+        self.has_started = self.has_started or progress.batches > 0
         if self._is_stopped:
             raise _Stopped
 

@@ -4,7 +4,6 @@ It works in steps of offsets. Each step has a transaction id of its own, and is 
 interrupted replay goes on with the same step, and no message is stored twice.
 """
 
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ def run_replay(spark: SparkSession, settings: ReplaySettings, tell: Tell = say_n
     with refusals(f"pipeline {settings.name!r}"):
         frame = _messages(spark, settings)
         done = _replay(frame.where(condition), _steps(frame, settings, state), settings, state, tell)
-    shutil.rmtree(state.directory)
+    state.remove()
     return done
 
 
@@ -160,19 +159,27 @@ def _step_file(state: State) -> Path:
 def _replay(frame: DataFrame, steps: Iterator[Step], settings: ReplaySettings, state: State, tell: Tell) -> Progress:
     started = time.monotonic()
     messages = batches = 0
+
+    def say(phase: str) -> Progress:
+        told = Progress(settings.name, messages, batches, time.monotonic() - started, phase=phase)
+        tell(told)
+        return told
+
+    say("reading")
     for step in steps:
         chosen = frame.where(
             (F.col("queue") == step.queue) & (F.col("offset") >= step.start) & (F.col("offset") < step.stop)
         ).cache()
         try:
             messages += chosen.count()
+            say("storing")
             _store_again(chosen, settings, f"replay-{state.id}-{_id(step)}")
         finally:
             chosen.unpersist()
         batches += 1
         if settings.rate:
             time.sleep(max(0.0, messages / settings.rate - (time.monotonic() - started)))
-        tell(Progress(settings.name, messages, batches, time.monotonic() - started))
+        say("reading")
     return Progress(settings.name, messages, batches, time.monotonic() - started)
 
 

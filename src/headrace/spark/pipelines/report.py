@@ -3,10 +3,13 @@
 <report>/index.html             everything on one page that needs no other file
 <report>/tables/NAME.parquet    the numbers
 <report>/plots/NAME.svg, .png   the plots
+<report>/.new/                  the next report, until it is whole
 """
 
 import html
 import io
+import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,8 +27,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from headrace.spark.client import Client
 from headrace.spark.options import read_options
 from headrace.spark.pipelines.endpoint import Endpoint
-from headrace.spark.pipelines.run import refusals
+from headrace.spark.pipelines.run import Progress, Tell, refusals, say_nothing
 
+_PAGE: Final = "index.html"
+_FRESH: Final = ".new"
 BUCKETS: Final = 60
 """The most equal pieces of the period."""
 _WIDTHS: Final = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400, 604_800)
@@ -84,6 +89,7 @@ class ReportSettings:
     ending: str = "latest"
     topics: int = 20
     """The number of hot topics to show."""
+    name: str = "report"
 
 
 @dataclass(frozen=True)
@@ -97,20 +103,34 @@ class Report:
     page: Path
 
 
-def run_report(spark: SparkSession, settings: ReportSettings) -> Report:
+def run_report(spark: SparkSession, settings: ReportSettings, tell: Tell = say_nothing) -> Report:
     """Write the report, in place of an older one. Raises Refused."""
-    now = datetime.now(UTC)
+    now, started = datetime.now(UTC), time.monotonic()
+    tell(Progress(settings.name, 0, 0, 0.0, phase="reading"))
     with refusals("the report cannot be made"):
         frame = _messages(spark, settings)
         (period,) = frame.agg(F.min("timestamp"), F.max("timestamp"), F.count("*")).collect()
         first, last, messages = _aware(period[0]), _aware(period[1]), int(period[2])
+        tell(Progress(settings.name, messages, 0, time.monotonic() - started, phase="counting"))
         tables = _tables(frame, settings, now, first, last)
-    _write_tables(settings.directory / "tables", tables)
-    plots = draw(tables, settings.directory / "plots")
-    page = settings.directory / "index.html"
-    done = Report(tables, first, last, messages, page)
-    write_page(page, tables, plots, _title(settings, first, last), messages, now)
-    return done
+    tell(Progress(settings.name, messages, 0, time.monotonic() - started, phase="drawing"))
+    fresh = settings.directory / _FRESH
+    shutil.rmtree(fresh, ignore_errors=True)
+    _write_tables(fresh / "tables", tables)
+    plots = draw(tables, fresh / "plots")
+    write_page(fresh / _PAGE, tables, plots, _title(settings, first, last), messages, now)
+    _put_in_place(fresh, settings.directory)
+    tell(Progress(settings.name, messages, 1, time.monotonic() - started))
+    return Report(tables, first, last, messages, settings.directory / _PAGE)
+
+
+def _put_in_place(fresh: Path, directory: Path) -> None:
+    """Replace an older report by a whole one, the page last."""
+    for name in ("tables", "plots"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+        (fresh / name).rename(directory / name)
+    (fresh / _PAGE).replace(directory / _PAGE)
+    fresh.rmdir()
 
 
 def _messages(spark: SparkSession, settings: ReportSettings) -> DataFrame:
@@ -256,8 +276,6 @@ def draw(tables: Mapping[str, pd.DataFrame], directory: Path) -> dict[str, str]:
     from matplotlib import rc_context
 
     directory.mkdir(parents=True, exist_ok=True)
-    for old in [*directory.glob("*.svg"), *directory.glob("*.png")]:
-        old.unlink()
     texts: dict[str, str] = {}
     with rc_context({"svg.fonttype": "path", "svg.hashsalt": "headrace"}):
         for name, (table, plot) in _PLOTS.items():
@@ -403,7 +421,7 @@ def write_page(
     messages: int,
     now: datetime,
 ) -> None:
-    """Replace the page in one step."""
+    """Write the page."""
     made = now.strftime("%Y-%m-%d %H:%M:%S UTC")
     sections = "".join(
         _section(heading, plots.get(plot), tables.get(table), text) for heading, plot, table, text in _SECTIONS
@@ -415,10 +433,7 @@ def write_page(
         f"<h1>Queue report</h1><p>{html.escape(title)} · made {made}</p>"
         f'<div class="facts">{_facts(tables, messages)}</div>{sections}</main></body></html>\n'
     )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_suffix(".tmp")
-    fresh.write_text(page)
-    fresh.replace(file)
+    file.write_text(page)
 
 
 def _facts(tables: Mapping[str, pd.DataFrame], messages: int) -> str:

@@ -6,6 +6,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -52,6 +53,13 @@ class State:
         self.kept = {**self.kept, **found}
         stored = json.loads(_file(self.directory).read_text())
         write_json(_file(self.directory), {**stored, "kept": self.kept})
+
+    def remove(self) -> None:
+        """Remove the state; an interruption leaves all of it or nothing of it under its name."""
+        over = self.directory.with_name(f"{self.directory.name}.over")
+        shutil.rmtree(over, ignore_errors=True)
+        self.directory.rename(over)
+        shutil.rmtree(over)
 
 
 def open_state(directory: Path, name: str, identity: Mapping[str, object]) -> State:
@@ -105,6 +113,11 @@ def _file(directory: Path) -> Path:
 # -- progress ----------------------------------------------------------------------------------------------------------
 
 
+WAITING: Final = "waiting for messages"
+_PHASES: Final = (("Waiting for", WAITING), ("Processing", "processing"), ("Getting offsets", "looking for messages"))
+"""The beginnings of what Spark says of a query, and its phases; others are of the start."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """The work of one pipeline since its start."""
@@ -120,6 +133,13 @@ class Progress:
     """The next offset of each queue that a stream reads."""
     note: str = ""
     """What it waits for, or why it failed; "" while it works."""
+    phase: str = ""
+    """What it does now, such as reading; "" where that is over or not known."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether it waits, for messages or for its time."""
+        return bool(self.note) or self.phase == WAITING
 
     @property
     def rate(self) -> float:
@@ -158,7 +178,15 @@ class Watch:
             self._behind = sum(_distance(source.endOffset, source.latestOffset) for source in last.sources)
             self._reached = _reached([source.endOffset for source in last.sources])
         seconds = time.monotonic() - self._started
-        return Progress(self.name, self._messages, len(self._counted), seconds, self._behind, self._reached)
+        phase = _phase(str(self.query.status["message"])) if self.query.isActive else ""
+        return Progress(
+            self.name, self._messages, len(self._counted), seconds, self._behind, self._reached, phase=phase
+        )
+
+
+def _phase(said: str) -> str:
+    """Return the phase of a streaming query."""
+    return next((phase for beginning, phase in _PHASES if said.startswith(beginning)), "starting")
 
 
 def _distance(end: str, latest: str) -> int:
