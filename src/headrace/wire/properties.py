@@ -147,6 +147,9 @@ def plain_value(value: object) -> HeaderValue:
     return bytes(value) if isinstance(value, bytes) else None
 
 
+FILTER_VALUE: Final = "x-stream-filter-value"
+"""The annotation of AMQP 1.0, or the header of other protocols, by which readers of a stream filter."""
+
 TEXTS: Final = (
     "content_type",
     "content_encoding",

@@ -5,9 +5,8 @@ from typing import Final, final
 from headrace.errors import Refused
 from headrace.model import Message
 from headrace.wire.encodings import decode_headers
+from headrace.wire.properties import FILTER_VALUE
 
-FILTER_VALUE: Final = "x-stream-filter-value"
-"""The annotation of AMQP 1.0, or the header of other protocols, that has the value."""
 _BYTES: Final = FILTER_VALUE.encode()
 
 

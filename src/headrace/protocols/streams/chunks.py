@@ -25,7 +25,6 @@ from typing import Final, final
 
 from zlib_ng.zlib_ng import crc32
 
-from headrace.core.queue.filter_values import FILTER_VALUE
 from headrace.errors import ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.streams.frames import DELIVER
@@ -33,7 +32,7 @@ from headrace.wire.amqp10 import DATA_BODY, joined, parts, scan_head, split, tra
 from headrace.wire.amqp10 import stored as stored_form
 from headrace.wire.amqp10_scan import UNSURE, plain_priority
 from headrace.wire.encodings import properties_of
-from headrace.wire.properties import Properties
+from headrace.wire.properties import FILTER_VALUE, Properties
 
 _MAGIC: Final = 0x50
 _EPOCH: Final = 1
