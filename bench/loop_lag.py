@@ -122,11 +122,11 @@ class Amqp:
         ]
         self.socket.sendall(b"".join(frames))
 
-    def publish(self, key: str, count: int, channel: int = 1, size: int = 1) -> None:
+    def publish(self, key: str, count: int, channel: int = 1, size: int = 1, exchange: str = "") -> None:
         head = struct.pack(">HHQH", 60, 0, size, 0)
         header = struct.pack(">BHI", 2, channel, len(head)) + head + b"\xce"
         body = struct.pack(">BHI", 3, channel, size) + b"x" * size + b"\xce"
-        one = method(channel, 60, 40, b"\x00\x00\x00" + short(key) + b"\x00") + header + body
+        one = method(channel, 60, 40, b"\x00\x00" + short(exchange) + short(key) + b"\x00") + header + body
         at_once = max(1, 100_000 // len(one))
         for start in range(0, count, at_once):
             self.socket.sendall(one * min(at_once, count - start))
