@@ -66,7 +66,7 @@ def redrive(
     offset: Offset = 0,
     exact: Exact = False,
 ) -> None:
-    """Send dead letters back to the queues they died in, in one commit."""
+    """Send dead letters back to the queues they died in, in steps of 250."""
     letters = _letters(client, queue, exact)
     announce(f"sending {_meant(letters, limit)} back to where they died")
     body = {"limit": limit, "offset": offset}
