@@ -4,8 +4,8 @@ import socket
 
 from headrace.protocols.coap import codec
 from tests.answers.decisions import SECONDS, Answers, NotPromised, Place, Request, Synced
+from tests.coap_client import post
 
-_LOGIN = ("username=guest", "password=guest")
 _REFUSAL = NotPromised("it says that nothing was published")
 
 
@@ -21,15 +21,10 @@ def _publish(qos: int, place: Place) -> Request:
     place.on_close(client.close)
     client.connect(("127.0.0.1", place.server.ports["coap"]))
     client.settimeout(SECONDS)
-    options, last = b"", 0
-    for number, value in [(11, "$queue"), (11, queue), *[(15, word) for word in (*_LOGIN, f"qos={qos}")]]:
-        raw = value.encode()
-        length = bytes([len(raw) - 13]) if len(raw) > 12 else b""
-        options += bytes([(number - last) << 4 | min(len(raw), 13)]) + length + raw
-        last = number
+    said = post(1, ["$queue", queue], b"x", [f"qos={qos}"])
 
     def request() -> None:
-        client.send(b"\x40\x02\x00\x01" + options + b"\xffx")  # a confirmable POST
+        client.send(said)
         assert client.recv(2048)[1] == codec.CHANGED
 
     return request

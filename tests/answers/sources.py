@@ -15,13 +15,13 @@ def calls(*paths: str) -> Iterator[ast.Call]:
 def called_on(owner: str, *paths: str) -> set[str]:
     """The methods that are called on what has this name: `peer.broker.declare(...)` on `broker` is `declare`."""
     functions = [call.func for call in calls(*paths) if isinstance(call.func, ast.Attribute)]
-    return {function.attr for function in functions if _last_name(function.value) == owner}
+    return {function.attr for function in functions if last_name(function.value) == owner}
 
 
 def subclasses_of(name: str, *paths: str) -> set[str]:
     """The classes that inherit from the one of this name."""
     classes = [node for node in _nodes(*paths) if isinstance(node, ast.ClassDef)]
-    return {each.name for each in classes if name in [_last_name(base) for base in each.bases]}
+    return {each.name for each in classes if name in [last_name(base) for base in each.bases]}
 
 
 def _nodes(*paths: str) -> Iterator[ast.AST]:
@@ -31,7 +31,8 @@ def _nodes(*paths: str) -> Iterator[ast.AST]:
             yield from ast.walk(ast.parse(file.read_text()))
 
 
-def _last_name(node: ast.expr) -> str:
+def last_name(node: ast.expr) -> str:
+    """`c` of `a.b.c`; empty for what is no name."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""

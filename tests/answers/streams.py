@@ -1,25 +1,34 @@
 """The answers of the stream protocol: responses by the command that they answer, and what it says by itself."""
 
+import ast
 import struct
+from collections.abc import Iterator
 
 from headrace.protocols.streams import frames
 from headrace.protocols.streams.frames import FIELDS, RESPONSE
 from tests.answers.decisions import Answers, NotPromised, Place, Request, Synced
+from tests.answers.sources import calls, last_name
 from tests.stream_client import StreamClient, entry, position, publish, subscription, table, text, texts
 
-_OWN = ("PUBLISH_CONFIRM", "PUBLISH_ERROR", "DELIVER", "METADATA_UPDATE", "CONSUMER_UPDATE", "CREDIT")
-"""What a server says without a request, or instead of a response."""
 _REFUSAL = NotPromised("it says that nothing was stored")
 _LOGIN = NotPromised("it is about the connection alone")
 _READ = NotPromised("it tells what readers may see, and changes nothing")
 
 
 def in_the_code() -> set[str]:
-    """The names of all commands that a server answers, and of what it says by itself."""
+    """The names of all commands that a server answers, and of those that it sends by itself."""
     names = list(vars(frames))
     commands = names[names.index("DECLARE_PUBLISHER") : names.index("RESPONSE")]
     answered = {key for key, kinds in FIELDS.items() if not key & RESPONSE and kinds.startswith("c")}
-    return {name for name in commands if getattr(frames, name) in answered} | set(_OWN)
+    return {name for name in commands if getattr(frames, name) in answered} | set(commands) & set(_sent())
+
+
+def _sent() -> Iterator[str]:
+    """All names in calls that make bytes: the command of a frame is one of the arguments."""
+    for call in calls("protocols/streams"):
+        if last_name(call.func) in ("frame", "pack"):
+            for argument in call.args:
+                yield from [last_name(node) for node in ast.walk(argument) if isinstance(node, ast.expr)]
 
 
 def _client(place: Place) -> StreamClient:
@@ -107,6 +116,8 @@ ANSWERS: Answers = {
     "DELIVER": Synced(_deliver),
     "METADATA_UPDATE": NotPromised("it tells that a stream is not to be found here now"),
     "CONSUMER_UPDATE": NotPromised("it asks the client which offset is next"),
+    "TUNE": _LOGIN,
+    "HEARTBEAT": NotPromised("it says that the broker lives"),
     "CREDIT": NotPromised("it tells of a subscription that is not there"),
     "CREATE": Synced(lambda place: _asked(place, frames.CREATE, text(place.name()) + table())),
     "DELETE": Synced(_delete),

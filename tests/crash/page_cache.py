@@ -43,10 +43,10 @@ class Entry:
         self.data = data
 
 
-def read_recording(path: Path) -> list[Entry]:
-    """Every entry, in order, but for those of the lock file."""
+def read_recording(path: Path, limit_bytes: int | None = None) -> list[Entry]:
+    """Every entry, in order; with a limit, those that the recording had when it had so many bytes."""
     found: list[Entry] = []
-    data = path.read_bytes()
+    data = path.read_bytes()[:limit_bytes]
     at = 0
     while at + _ENTRY.size <= len(data):
         fields = _ENTRY.unpack_from(data, at)
@@ -167,23 +167,42 @@ def _tear(data: bytearray, pending: list[Entry], chance: random.Random) -> bytes
 class Disk:
     """A directory as a recording goes on; at any time, what a power cut would leave can be written elsewhere."""
 
-    def __init__(self, root: int, entries: list[Entry]) -> None:
-        self._entries = entries
+    def __init__(self, root: Path) -> None:
+        """Take the directory as it is now, before the recording; all of it is safe."""
         self._at = 0
-        self._identities = {root: 0}
+        self._identities: dict[int, int] = {}
         """Which file or directory has an inode number now: numbers are used again."""
-        self._count = 0
+        self._count = -1
         self._files: dict[int, _File] = {}
-        self._safe: dict[int, dict[str, int]] = {0: {}}
+        self._safe: dict[int, dict[str, int]] = {}
         """The entries of each directory that are safe."""
         self._pending: list[tuple[Entry, int, int, int]] = []
         """Changes of names that are not: with the file, the directory, and that which it goes to."""
         self._syncs: dict[int, Entry] = {}
+        self._load(root)
 
-    def advance(self, count: int) -> None:
+    def _load(self, path: Path) -> int:
+        """Take a file or a directory with all in it; returns its identity."""
+        identity = self._add(path.stat().st_ino, path.is_dir())
+        if path.is_dir():
+            self._safe[identity] = {below.name: self._load(below) for below in sorted(path.iterdir())}
+        else:
+            self._files[identity].safe[:] = path.read_bytes()
+        return identity
+
+    def _add(self, inode: int, is_directory: bool) -> int:
+        self._count += 1
+        self._identities[inode] = self._count
+        if is_directory:
+            self._safe[self._count] = {}
+        else:
+            self._files[self._count] = _File()
+        return self._count
+
+    def advance(self, entries: list[Entry], count: int) -> None:
         """Go on until so many entries of the recording have happened."""
         while self._at < count:
-            self._take(self._entries[self._at])
+            self._take(entries[self._at])
             self._at += 1
 
     def _take(self, entry: Entry) -> None:
@@ -198,12 +217,7 @@ class Disk:
 
     def _take_name(self, entry: Entry) -> None:
         if entry.kind in (CREATE, MKDIR):
-            self._count += 1
-            self._identities[entry.inode] = self._count
-            if entry.kind == CREATE:
-                self._files[self._count] = _File()
-            else:
-                self._safe[self._count] = {}
+            self._add(entry.inode, entry.kind == MKDIR)
         target = self._identities[entry.target] if entry.kind == RENAME else -1
         self._pending.append((entry, self._identities[entry.inode], self._identities[entry.parent], target))
 
@@ -275,9 +289,8 @@ def _rename(tree: dict[int, dict[str, int]], change: tuple[Entry, int, int, int]
         del names[entry.name]
 
 
-def cuts(entries: list[Entry], root: Path, count: int, chance: random.Random) -> Iterator[tuple[int, Disk]]:
-    """So many moments of a recording, in order: the time of each, and the disk as it is then."""
-    disk = Disk(root.stat().st_ino, entries)
+def cuts(disk: Disk, entries: list[Entry], count: int, chance: random.Random) -> Iterator[int]:
+    """So many moments of a recording, in order: the time of each. The disk is as it is then."""
     for at in sorted(chance.randrange(1, len(entries)) for _ in range(count)):
-        disk.advance(at)
-        yield entries[at].time_ns, disk
+        disk.advance(entries, at)
+        yield entries[at].time_ns

@@ -266,6 +266,17 @@ static int remove_any(const char *path, int flags) {
 int unlink(const char *path) { return remove_any(path, 0); }
 int rmdir(const char *path) { return remove_any(path, AT_REMOVEDIR); }
 int unlinkat(int at, const char *path, int flags) {
+    char whole[PATH_MAX];
+    if (path[0] != '/' && at >= 0) { /* as shutil.rmtree does it */
+        char link[64];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+        ssize_t length = readlink(link, whole, sizeof whole - 1);
+        if (length > 0 && (size_t)length + 1 + strlen(path) < sizeof whole) {
+            whole[length] = '/';
+            strcpy(whole + length + 1, path);
+            path = whole;
+        }
+    }
     if (path[0] == '/') return remove_any(path, flags);
     return (int)syscall(SYS_unlinkat, at, path, flags);
 }

@@ -1,4 +1,7 @@
-"""A power loss right after a transaction was confirmed: all of it is there, whoever was told, over every protocol."""
+"""A power loss right after core or AMQP 0-9-1 confirmed a transaction: all of it is there.
+
+Every protocol's confirmation waits for the sync: tests/integration/test_answers_are_synced.py.
+"""
 
 import random
 from collections.abc import Iterator

@@ -26,7 +26,8 @@ _BODY = b"x" * (512 << 10)
 def server(tmp_path: Path) -> Iterator[Server]:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")
-    options = ["--amqps", "0", "--mqtts", "0", "--https", "0", "--tls-cert", str(certificate), "--tls-key", str(key)]
+    ports = [word for name in ("amqps", "mqtts", "https", "stomp", "stream") for word in (f"--{name}", "0")]
+    options = [*ports, "--tls-cert", str(certificate), "--tls-key", str(key)]
     # Files are written all the time: segments of 1 MiB, and a checkpoint for each 16 MiB.
     environment = {
         "HEADRACE_STORAGE_TAIL_BYTES": "1MiB",
@@ -55,7 +56,7 @@ def _publisher(server: Server) -> BlockingChannel:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", ["amqp", "amqps", "mqtt", "http", "https", "ws"])
+@pytest.mark.parametrize("name", ["amqp", "amqps", "mqtt", "http", "https", "ws", "stomp", "stream"])
 def test_storage_has_descriptors_whatever_silent_connections_come(server: Server, name: str) -> None:
     channel = _publisher(server)
     with ExitStack() as stack:

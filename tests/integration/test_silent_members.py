@@ -9,6 +9,7 @@ import pytest
 from proton.reactor import LinkOption
 from proton.utils import BlockingConnection
 
+from tests.crash.kills.stomp import Line
 from tests.paho_helpers import Paho
 from tests.servers import Server, serving
 
@@ -26,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory: Path = tmp_path_factory.mktemp("silent")
     file = directory / "headrace.yaml"
     file.write_text(CONFIGURATION)
-    with serving(Server(directory, options=["--config", str(file)])) as server:
+    with serving(Server(directory, options=["--stomp", "0", "--config", str(file)])) as server:
         yield server
 
 
@@ -52,7 +53,17 @@ def _be_silent_over_mqtt(server: Server) -> object:
     return member
 
 
-@pytest.mark.parametrize("be_silent", [_be_silent_over_0_9_1, _be_silent_over_1_0, _be_silent_over_mqtt])
+def _be_silent_over_stomp(server: Server) -> object:
+    line = Line(server)
+    headers = {"prefetch-count": "10", "x-consumer-group": "crew", "receipt": "in"}
+    line.client.subscribe("$queue/jobs", id="silent", ack="client-individual", headers=headers)
+    line.receipt("in")
+    return line
+
+
+@pytest.mark.parametrize(
+    "be_silent", [_be_silent_over_0_9_1, _be_silent_over_1_0, _be_silent_over_mqtt, _be_silent_over_stomp]
+)
 def test_a_healthy_member_gets_every_message_and_none_dies(server: Server, be_silent: object) -> None:
     silent = be_silent(server)  # type: ignore[operator]
     healthy = server.connect().channel()

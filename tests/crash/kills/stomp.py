@@ -20,7 +20,6 @@ class Lost(Exception):
     """The connection is gone."""
 
 
-@final
 class Line(stomp.ConnectionListener):  # type: ignore[misc]
     """A connection, and the receipts and messages that came."""
 

@@ -167,6 +167,7 @@ def test_a_group_is_paused_resumed_and_sought(inside: Page, http: httpx.Client, 
     group.get_by_role("button", name="Resume").click()
     expect(group).not_to_contain_text("paused")
     group.get_by_role("button", name="Seek").click()
+    expect(inside.get_by_role("dialog")).to_contain_text(f"{name} has 0 messages left to read")
     inside.get_by_label("Position").fill("1")
     inside.get_by_role("dialog").get_by_role("button", name="Seek").click()
     expect(inside.get_by_text("goes on at 1")).to_be_visible()

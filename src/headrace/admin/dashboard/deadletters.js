@@ -51,7 +51,7 @@ function at(host, grave, verb) {
 }
 
 async function redrive(context, host, grave) {
-  if (await ask("Send dead letters back", `Up to 10,000 of ${meant(grave)} go back to the queues they died in, in one commit.`, "Send back")) {
+  if (await ask("Send dead letters back", `Up to 10,000 of ${meant(grave)} go back to the queues they died in, in steps of 250.`, "Send back")) {
     await context.act(async () => {
       const done = await post(at(host, grave, "redrive"));
       notice(`${count(done.messages, "message")} of ${grave.queue} went back.`);

@@ -75,7 +75,8 @@ function isKept(page, group) {
 }
 
 async function seek(page, group) {
-  const form = await ask(`Seek ${group.name}`, "Where the group goes on reading: first, next, an offset, or timestamp=<unix time>.", "Seek",
+  const text = `The group ${group.name} of ${page.name} has ${count(group.lag, "message")} left to read. From its new position on it reads again; what it goes past it does not get. Enter first, next, an offset, or timestamp=<unix time>.`;
+  const form = await ask(`Seek ${group.name}`, text, "Seek",
     field("Position", { name: "position", required: true, value: "first", autofocus: true }));
   if (form) await page.context.act(async () => {
     await post(`${page.base}/groups/${encodeURIComponent(group.name)}/seek`, { position: form.position });
@@ -110,7 +111,7 @@ async function drop(page) {
 }
 
 async function move(page) {
-  const form = await ask(`Move messages of ${page.name}`, `Up to 10,000 of the ${count(page.waiting, "message")} that wait in ${page.name} go to another queue, in one commit.`, "Move",
+  const form = await ask(`Move messages of ${page.name}`, `Up to 10,000 of the ${count(page.waiting, "message")} that wait in ${page.name} go to another queue, in steps of 250.`, "Move",
     field("To queue", { name: "to", required: true, autofocus: true }));
   if (form) await page.context.act(async () => {
     const done = await post(`${page.base}/move`, { to: form.to });
