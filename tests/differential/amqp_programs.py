@@ -29,11 +29,17 @@ class Step:
         return f"{self.place[0]}/{self.place[1]} {self.name} {words}".rstrip()
 
 
-class Programs:
-    """Makes the program of a seed."""
+CLASSIC: Final = "classic"
+QUORUM: Final = "quorum"
+STREAM: Final = "stream"
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(f"amqp {seed}")
+
+class Programs:
+    """Makes the program of a seed, for queues of one type above all."""
+
+    def __init__(self, seed: int, kind: str = CLASSIC) -> None:
+        self._random = random.Random(f"amqp {seed}" if kind == CLASSIC else f"{kind} {seed}")
+        self._kind = kind
         self._bodies = 0
 
     def program(self) -> list[Step]:
@@ -42,9 +48,10 @@ class Programs:
         if self._random.random() < 0.6:
             steps.append(self._exchange(is_good=True))
             steps.append(self._bind())
-        kinds = list(_WEIGHTS)
-        weights = list(_WEIGHTS.values())
-        for name in self._random.choices(kinds, weights, k=self._random.randint(4, 16)):
+        if self._kind == STREAM:  # a stream has no consumer without a prefetch
+            steps += [Step("basic.qos", place, {"prefetch_count": 50}) for place in CHANNELS]
+        weights = {**_WEIGHTS, **_OTHER_WEIGHTS.get(self._kind, {})}
+        for name in self._random.choices(list(weights), list(weights.values()), k=self._random.randint(4, 16)):
             steps.append(getattr(self, f"_{name}")())
         return steps
 
@@ -70,19 +77,25 @@ class Programs:
             name = ""
         if not is_good and self._maybe(0.15):
             return self._step("queue.declare", queue=name, passive=True)
+        is_other = self._kind != CLASSIC and (is_good or self._maybe(0.8))
+        often = 0.02 if is_other else 0.15
         flags = {
-            "durable": self._maybe(0.3),
-            "exclusive": self._maybe(0.15),
-            "auto_delete": self._maybe(0.15),
+            "durable": self._maybe(0.98 if is_other else 0.3),
+            "exclusive": self._maybe(0 if is_good and is_other else often),
+            "auto_delete": self._maybe(0 if is_good and is_other else often),
         }
+        if is_good and is_other:
+            flags["durable"] = True
         if not is_good:
             flags["nowait"] = self._maybe(0.03)
-        return self._step("queue.declare", queue=name, **flags, arguments=self._queue_arguments(is_good))
+        arguments = self._queue_arguments(is_good, self._kind if is_other else CLASSIC)
+        return self._step("queue.declare", queue=name, **flags, arguments=arguments)
 
-    def _queue_arguments(self, is_good: bool) -> dict[str, object]:
-        found: dict[str, object] = {}
+    def _queue_arguments(self, is_good: bool, kind: str) -> dict[str, object]:
+        found: dict[str, object] = {} if kind == CLASSIC else {"x-queue-type": kind}
+        known = _OTHER_ARGUMENTS.get(kind, _QUEUE_ARGUMENTS)
         for _ in range(self._random.choices((0, 1, 2), (5, 4, 1))[0]):
-            name, good, bad = self._random.choice(_GOOD_ARGUMENTS if is_good else _QUEUE_ARGUMENTS)
+            name, good, bad = self._random.choice([each for each in known if each[1]] if is_good else known)
             found[name] = self._random.choice(good if good and (is_good or self._maybe(0.8)) else bad)
         if "x-dead-letter-exchange" in found and self._maybe(0.5):
             found["x-dead-letter-routing-key"] = self._random.choice(("Q1", "Q2", "a"))
@@ -194,6 +207,19 @@ class Programs:
     def _get(self) -> Step:
         return self._step("basic.get", queue=self._name(QUEUES), no_ack=self._maybe(0.4))
 
+    def _read(self) -> Step:
+        """Consume a stream from somewhere."""
+        positions: tuple[object, ...] = ("first", "next", 0, 1, 2, 100, "1h", "0s", "soon", -1, True, 1.5, ["first"])
+        weights = (6, 4, 2, 2, 2, 1, 2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2)
+        return self._step(
+            "basic.consume",
+            queue=self._name(QUEUES),
+            consumer_tag=self._random.choice(TAGS),
+            no_ack=self._maybe(0.05),
+            exclusive=self._maybe(0.05),
+            arguments={"x-stream-offset": self._random.choices(positions, weights)[0]},
+        )
+
     def _consume(self) -> Step:
         arguments: dict[str, object] = {}
         if self._maybe(0.15):
@@ -216,7 +242,13 @@ class Programs:
     def _qos(self) -> Step:
         size = 1 if self._maybe(0.02) else 0
         count = self._random.choice((0, 1, 1, 2, 3))
-        return self._step("basic.qos", prefetch_size=size, prefetch_count=count, global_=self._maybe(0.25))
+        return self._step(
+            "basic.qos", prefetch_size=size, prefetch_count=count, global_=self._maybe(self._often_global)
+        )
+
+    @property
+    def _often_global(self) -> float:
+        return 0.25 if self._kind == CLASSIC else 0.05
 
     def _tag(self) -> object:
         """The place of a delivery among the unsettled ones, or a tag as it is."""
@@ -276,6 +308,11 @@ _WEIGHTS: Final = {
     "close": 2,
 }
 
+_OTHER_WEIGHTS: Final[dict[str, dict[str, float]]] = {
+    QUORUM: {"nack": 8, "reject": 6},
+    STREAM: {"read": 12, "consume": 1, "get": 0.5, "purge": 0.5, "recover": 0.5, "nack": 3, "reject": 2},
+}
+
 _TEXT: Final = (1, True, 1.5)
 _QUEUE_ARGUMENTS: Final[tuple[tuple[str, tuple[object, ...], tuple[object, ...]], ...]] = (
     ("x-message-ttl", (0, 60_000), (-1, "1", 1 << 33, True, 1.5)),
@@ -295,7 +332,36 @@ _QUEUE_ARGUMENTS: Final[tuple[tuple[str, tuple[object, ...], tuple[object, ...]]
     ("x-queue-version", (1, 2), (3, "1")),
     ("x-unknown", (1, "a"), (True, None)),
 )
-_GOOD_ARGUMENTS: Final = tuple([each for each in _QUEUE_ARGUMENTS if each[1]])
+_OTHER_ARGUMENTS: Final[dict[str, tuple[tuple[str, tuple[object, ...], tuple[object, ...]], ...]]] = {
+    QUORUM: (
+        ("x-message-ttl", (0, 60_000), (-1, "1", 1 << 33, True)),
+        ("x-expires", (60_000,), (0, -1, "1")),
+        ("x-max-length", (0, 1, 2, 3), (-1, "1", True)),
+        ("x-max-length-bytes", (4, 6), (-1, "1")),
+        ("x-overflow", ("drop-head", "reject-publish"), ("reject-publish-dlx", "drop", 1)),
+        ("x-dead-letter-exchange", ("", "X1", "amq.fanout"), _TEXT),
+        ("x-delivery-limit", (1, 2, 3), (-1, "3", True)),
+        ("x-single-active-consumer", (True, False), ("true", 1)),
+        ("x-quorum-initial-group-size", (1, 3), (0, -1, "1")),
+        ("x-max-in-memory-length", (1,), (-1, "1")),
+        ("x-max-priority", (), (1,)),
+        ("x-queue-mode", (), ("lazy", "default")),
+        ("x-max-age", (), ("1h",)),
+    ),
+    STREAM: (
+        ("x-max-length-bytes", (1_000_000,), (-1, "1")),
+        ("x-max-age", ("1h", "7D"), ("1x", 1, "", "0h")),
+        ("x-stream-max-segment-size-bytes", (1_000_000,), (-1, "1", True)),
+        ("x-initial-cluster-size", (1,), (0, -1, "1")),
+        ("x-queue-leader-locator", ("client-local",), ("nowhere", 1)),
+        ("x-message-ttl", (), (60_000,)),
+        ("x-max-priority", (), (1,)),
+        ("x-dead-letter-exchange", (), ("",)),
+        ("x-single-active-consumer", (), (True,)),
+        ("x-delivery-limit", (), (3,)),
+        ("x-expires", (), (60_000,)),
+    ),
+}
 
 _PROPERTIES: Final[tuple[tuple[str, tuple[object, ...], tuple[object, ...]], ...]] = (
     ("expiration", ("0", "60000"), ("-1", "abc", "4294967296", "1.5")),

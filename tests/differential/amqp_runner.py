@@ -13,15 +13,17 @@ from pamqp import commands
 
 from headrace.wire.properties import Properties
 from tests.differential.amqp_client import AmqpClient, Frame, Gone
-from tests.differential.amqp_programs import EXCHANGES, QUEUES, Step
+from tests.differential.amqp_programs import EXCHANGES, QUEUES, QUORUM, STREAM, Step
 
 _PATIENCE_SECONDS: Final = 0.5
+_CLEANINGS: Final = 3
 _OBSERVER: Final = 9
 """The channel that asks queues."""
 _SILENT: Final = ("basic.publish", "basic.ack", "basic.nack", "basic.reject", "basic.recoverasync")
 _ANSWERS: Final = {"basic.get": ("Basic.GetOk", "Basic.GetEmpty")}
 _WHY: Final = re.compile(r"(?<=^PRECONDITION_FAILED - invalid arg ')([^']*' for queue '[^']*' in vhost '/'): .*")
 """The end of a text that explains: each broker has words of its own for that."""
+_STREAM_OFFSET: Final = "x-stream-offset"
 _NAME: Final = re.compile(r"^[QXG]\d$")
 
 
@@ -50,6 +52,8 @@ class AmqpRunner:
         self._tags: list[str] = []
         self._queues: dict[str, int] = {}
         """Queues that exist, and the connection that may ask them."""
+        self._types: dict[str, str] = {}
+        """Those of them that are no classic queues. See `_counts`."""
         self._has_dead_letters = False
         self._seen: list[str] = []
         self._gone: list[str] = []
@@ -63,16 +67,16 @@ class AmqpRunner:
         hoped for, or for a while.
         """
         self._prefix = prefix
-        self._generated, self._tags, self._queues = [], [], {}
+        self._generated, self._tags, self._queues, self._types = [], [], {}, {}
         self._has_dead_letters = False
         transcript: list[list[str]] = []
         for at, step in enumerate(program):
             self._seen, self._gone, self._hoped = [], [], None if hoped is None else hoped[at]
             self._step(step)
-            transcript.append(self._seen)
+            transcript.append(_arranged(self._seen))
         self._seen = []
         self._end()
-        transcript.append(self._seen)
+        transcript.append(_arranged(self._seen))
         self._clean()
         return transcript
 
@@ -131,6 +135,8 @@ class AmqpRunner:
         if frame.name == "Queue.DeclareOk":
             self._meet(frame.method.queue)  # type: ignore[attr-defined]
             self._queues.setdefault(frame.method.queue, step.place[0])  # type: ignore[attr-defined]
+            if (kind := (fields.get("arguments") or {}).get("x-queue-type")) in (QUORUM, STREAM):
+                self._types[frame.method.queue] = kind  # type: ignore[attr-defined]
             if fields.get("exclusive"):
                 self._queues[frame.method.queue] = step.place[0]  # type: ignore[attr-defined]
         elif frame.name == "Basic.ConsumeOk" and fields.get("no_ack"):
@@ -202,7 +208,7 @@ class AmqpRunner:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             counts = self._look()
-            is_hoped = self._hoped is None or self._seen + counts == self._hoped
+            is_hoped = self._hoped is None or _arranged(self._seen + counts) == self._hoped
             if is_hoped or time.monotonic() > deadline:
                 self._seen += counts
                 return
@@ -233,11 +239,24 @@ class AmqpRunner:
             if frame.name == "Channel.Close":
                 self._channels.pop(place, None)
                 del self._queues[name]
+                self._types.pop(name, None)
                 self._gone.append(f"{self._short(name)} is gone: {method.reply_code}")
                 found.append(self._gone[-1])
             else:
-                found.append(f"{self._short(name)}: {method.message_count} ready, {method.consumer_count} consumers")
+                found.append(f"{self._short(name)}: {self._counts(name, method)}")
         return found
+
+    def _counts(self, name: str, method: Any) -> str:
+        """What a queue shows of itself, as far as RabbitMQ tells it at once.
+
+        It counts what is in a stream every five seconds, and among the consumers of a quorum queue those that left and
+        hold messages.
+        """
+        kind = self._types.get(name, "")
+        if kind == STREAM:
+            return "a stream"
+        ready = f"{method.message_count} ready"
+        return ready if kind == QUORUM else f"{ready}, {method.consumer_count} consumers"
 
     def _open(self, place: tuple[int, int]) -> None:
         if place not in self._channels:
@@ -264,7 +283,8 @@ class AmqpRunner:
             counts = self._ask()
         self._seen += counts
         for name, number in list(self._queues.items()):
-            self._drain(name, (number, _OBSERVER))
+            with suppress(Gone):  # both brokers end the connection that gets from a stream
+                self._drain(name, (number, _OBSERVER))
         self._collect()
 
     def _close_channel(self, place: tuple[int, int]) -> None:
@@ -285,7 +305,13 @@ class AmqpRunner:
             frame.method.message_count = 0  # type: ignore[attr-defined]  # expired messages may still count
 
     def _clean(self) -> None:
-        """Leave nothing of the program."""
+        """Leave nothing of the program, also where a broker ends a connection later than it might."""
+        for _ in range(_CLEANINGS):
+            with suppress(Gone):
+                self._clean_once()
+                return
+
+    def _clean_once(self) -> None:
         names = [f"{self._prefix}{name}" for name in QUEUES] + self._generated
         for number in sorted({1, *self._queues.values()}):
             place = (number, _OBSERVER)
@@ -344,6 +370,14 @@ class AmqpRunner:
             self._channels.pop(place, None)
         fields = {name: getattr(method, name) for name in method.attributes()}
         queue, tag = fields.get("queue", ""), fields.get("consumer_tag", "")
+        if frame.name == "Queue.DeclareOk" and queue in self._types:
+            fields["consumer_count"] = None
+        if self._types.get(queue or "") == STREAM or (
+            frame.name == "Queue.DeleteOk" and STREAM in self._types.values()
+        ):
+            fields["message_count"] = None
+        if _STREAM_OFFSET in frame.properties.headers:
+            fields["delivery_tag"] = None
         self._meet(queue or "")
         if tag and tag.startswith("amq.ctag-") and tag not in self._tags:
             self._tags.append(tag)
@@ -379,6 +413,12 @@ class AmqpRunner:
         if isinstance(value, list):
             return [self._real(item) for item in value]
         return value
+
+
+def _arranged(lines: list[str]) -> list[str]:
+    """Put deliveries of streams behind all others, by consumer: a broker serves consumers in any order."""
+    late = [line for line in lines if _STREAM_OFFSET in line]
+    return [line for line in lines if _STREAM_OFFSET not in line] + sorted(late, key=lambda line: line.split()[:3])
 
 
 def _kind(name: str) -> Any:

@@ -33,14 +33,25 @@ class Kind:
     """A protocol and the broker to compare with."""
 
     name: str
+    sections: tuple[str, ...]
+    """The parts of the page that have its known differences."""
     peer: Peer
     family: Any
     program: Callable[[int], Sequence[Any]]
     runner: Callable[[int], Runner]
 
 
+def _of(kind: str) -> Callable[[int], Sequence[Any]]:
+    return lambda seed: amqp_programs.Programs(seed, kind).program()
+
+
+_AMQP: Final = "AMQP 0-9-1"
+_QUORUM: Final = "Quorum queues"
+_STREAMS: Final = "Streams"
 KINDS: Final = (
-    Kind("AMQP 0-9-1", RabbitMq(), "amqp", lambda seed: amqp_programs.Programs(seed).program(), AmqpRunner),
+    Kind(_AMQP, (_AMQP,), RabbitMq(), "amqp", _of(amqp_programs.CLASSIC), AmqpRunner),
+    Kind(_QUORUM, (_AMQP, _QUORUM), RabbitMq(), "amqp", _of(amqp_programs.QUORUM), AmqpRunner),
+    Kind(_STREAMS, (_AMQP, _STREAMS), RabbitMq(), "amqp", _of(amqp_programs.STREAM), AmqpRunner),
 )
 
 
@@ -64,7 +75,7 @@ class Trial:
         self._kind = kind
         self._theirs = theirs
         self._ours = ours
-        self._rows: list[Explained] = explained(PAGE, kind.name)
+        self._rows: list[Explained] = [row for section in kind.sections for row in explained(PAGE, section)]
         self._runs = 0
         self.used: set[Explained] = set()
         """The rows that explained a difference."""

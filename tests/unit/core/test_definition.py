@@ -206,6 +206,26 @@ def test_a_declaration_that_differs_is_refused_by_argument(argument: str, option
         declared("q").check_equivalent(declared("q", **options))
 
 
+def test_a_queue_of_another_type_is_told_with_both_types() -> None:
+    kept = declared("q", durable=True, arguments={"x-queue-type": "quorum"})
+
+    with pytest.raises(PreconditionFailed, match="received none but current is the value 'quorum' of type 'longstr'"):
+        kept.check_equivalent(declared("q", durable=True))
+    with pytest.raises(PreconditionFailed, match="received 'classic' but current is 'quorum'"):
+        kept.check_equivalent(declared("q", durable=True, arguments={"x-queue-type": "classic"}))
+    with pytest.raises(PreconditionFailed, match="received none but current is the value 'stream' of type 'longstr'"):
+        QueueDefinition("q", STREAM).check_equivalent(declared("q", durable=True))
+
+
+@pytest.mark.parametrize("names", [("x-delivery-limit", "x-message-ttl"), ("x-expires", "x-max-length")])
+def test_of_several_differences_that_is_told_which_comes_first_in_rabbitmq(names: tuple[str, str]) -> None:
+    plain = declared("q", durable=True, arguments={"x-queue-type": "quorum"})
+    other = {"x-queue-type": "quorum", **dict.fromkeys(reversed(names), 5)}
+
+    with pytest.raises(PreconditionFailed, match=f"inequivalent arg '{names[0]}'"):
+        plain.check_equivalent(declared("q", durable=True, arguments=other))
+
+
 def test_arguments_that_mean_nothing_here_do_not_make_a_difference() -> None:
     declared("q").check_equivalent(declared("q", arguments={"x-ha-policy": "all"}))
 

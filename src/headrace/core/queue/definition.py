@@ -148,22 +148,32 @@ _WORK_ARGUMENTS: Final = (
 ARGUMENTS: Final = {
     CLASSIC: _WORK_ARGUMENTS,
     QUORUM: (
-        *[name for name in _WORK_ARGUMENTS if not name.startswith(("x-max-priority", "x-queue-"))],
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
         "x-dead-letter-strategy",
-        "x-delivery-limit",
-        "x-max-in-memory-bytes",
-        "x-max-in-memory-length",
-        "x-quorum-initial-group-size",
-    ),
-    STREAM: (
-        "x-initial-cluster-size",
-        "x-max-age",
+        "x-expires",
         "x-max-length",
         "x-max-length-bytes",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-overflow",
+        "x-single-active-consumer",
+        "x-quorum-initial-group-size",
+        "x-delivery-limit",
+        "x-message-ttl",
+    ),
+    STREAM: (
+        "x-max-length",
+        "x-max-length-bytes",
+        "x-max-age",
         "x-stream-max-segment-size-bytes",
+        "x-initial-cluster-size",
     ),
 }
-"""RabbitMQ's arguments of each type of queue, besides `x-queue-type`. `x-max-length` of streams is ours."""
+"""RabbitMQ's arguments of each type of queue, in the order in which it compares them; `x-queue-type` comes first.
+
+`x-max-length` of streams is ours.
+"""
 _OWN_ARGUMENTS: Final = ("x-consumer-timeout", "x-filter", "x-source", "x-source-from")
 """Arguments of all types of queues, without those of RabbitMQ."""
 _IDLE: Final = ("x-queue-mode", "x-queue-version", "x-queue-master-locator")
@@ -312,17 +322,23 @@ class QueueDefinition:
             ("durable", declared.durable, self.durable),
             ("exclusive", declared.exclusive, self.exclusive),
             ("auto_delete", declared.auto_delete, self.auto_delete),
-            ("x-queue-type", declared.kind, self.kind),
         ]
         for name, received, current in pairs:
             if received != current:
                 raise self._differs(name, host, _shown(received), _shown(current))
+        if declared.kind != self.kind:
+            self._compare("x-queue-type", declared._type_argument, self._type_argument, host)
         for name in (*ARGUMENTS.get(self.kind, _WORK_ARGUMENTS), *_OWN_ARGUMENTS):
-            given, known = declared.arguments.get(name), self.arguments.get(name)
-            if frozen(given) != frozen(known):
-                is_set = given is not None and known is not None
-                shown = _shown if is_set else shown_argument
-                raise self._differs(name, host, shown(given), shown(known))
+            self._compare(name, declared.arguments.get(name), self.arguments.get(name), host)
+
+    @property
+    def _type_argument(self) -> object:
+        return self.arguments.get("x-queue-type", None if self.kind == CLASSIC else self.kind)
+
+    def _compare(self, name: str, given: object, known: object, host: str) -> None:
+        if frozen(given) != frozen(known):
+            shown = _shown if given is not None and known is not None else shown_argument
+            raise self._differs(name, host, shown(given), shown(known))
 
     def _differs(self, name: str, host: str, received: str, current: str) -> PreconditionFailed:
         return PreconditionFailed(

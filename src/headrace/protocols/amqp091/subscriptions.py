@@ -15,7 +15,7 @@ from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.routing.address import format_message_id, is_address
 from headrace.core.routing.topology import key_of
-from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
+from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused, ResourceLocked
 from headrace.model import AMQP091, Message
 from headrace.protocols.amqp091.codec import DeliverEncoder, encode_content
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
@@ -511,8 +511,14 @@ class Subscriptions:
     def get(self, method: commands.Basic.Get, queue: str) -> None:
         """Send one message, or basic.get-empty."""
         name = self._client.check_read(queue, is_address(queue)).queue
-        if self._broker.queue(name, self._client.owner).is_stream:
+        found = self._broker.queue(name, self._client.owner)
+        if found.is_stream:
             raise self._not_for_streams("basic.get", name)
+        if found.definition.kind == QUORUM and found.definition.single_active:
+            raise ResourceLocked(
+                f"cannot obtain access to locked queue '{name}' in vhost '{self._context.host.name}'. basic.get "
+                f"operations are not supported by quorum queues with single active consumer"
+            )
         delivery = self._broker.get(name, self._getter(name, method.no_ack))
         if delivery is None:
             self._send(commands.Basic.GetEmpty)

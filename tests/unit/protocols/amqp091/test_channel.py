@@ -334,6 +334,14 @@ def test_an_argument_of_a_consumer_that_is_not_of_its_kind_is_refused(
     assert client.say(_BASIC.Consume, queue="q", arguments=argument) == ["Channel.Close 406"]
 
 
+def test_a_quorum_queue_with_a_single_active_consumer_has_no_other_reader(client: _Client) -> None:
+    arguments: dict[str, object] = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    client.say(commands.Queue.Declare, queue="single", durable=True, arguments=arguments)
+    client.publish("single", "a")
+
+    assert client.say(_BASIC.Get, queue="single") == ["Channel.Close 405"]
+
+
 # -- consume, cancel, get ----------------------------------------------------------------------------------------------
 
 
