@@ -89,7 +89,9 @@ def _amqp() -> list[Scenario]:
     nats_stream = Load("nats", at_once=128, window=4096, prefetch=2000, ack_every=0)
     four = Load("amqp", publishers=4, consumers=4, window=256, prefetch=256, ack_every=50)
     fan_out = Load("amqp", exchange="fanout", queues=10, consumers=10, ahead=1024)
+    like_ids = Load("amqp", size=200, window=512, ack_every=1)
     return [
+        _real("amqp-alike", "AMQP: 200 B, window 512, ack each", *_both(like_ids)),
         _backlog("amqp-queue", "AMQP queue", 0, FLOW, _NATS_FLOW),
         _flow("amqp-end-to-end", "AMQP end to end, 1 x 1", FLOW, _NATS_FLOW, is_main=True),
         _flow("amqp-end-to-end-4x4", "AMQP end to end, 4 x 4 on one queue", four),

@@ -247,6 +247,22 @@ def test_taking_a_permission_away_counts_for_those_who_are_connected(
     assert things.queue_declare("q", passive=True).method.message_count == 1
 
 
+def test_taking_a_permission_away_counts_for_the_address_of_a_queue_that_was_published_to(
+    changing: ChangingServer, things: BlockingChannel
+) -> None:
+    changing.allow("ann")
+    channel = changing.connect("ann").channel()
+    channel.confirm_delivery()
+    channel.basic_publish("", "$queue/q", b"allowed")
+
+    changing.allow("ann", write="^(amq.default|other)$")
+
+    channel.basic_publish("", "other", b"remembers that the exchange may be written")
+    with pytest.raises(ChannelClosedByBroker, match=r"403.*write access to queue 'q'"):
+        channel.basic_publish("", "$queue/q", b"refused")
+    assert things.queue_declare("q", passive=True).method.message_count == 1
+
+
 def test_topic_permissions_bound_keys_to_publish_and_to_bind(changing: ChangingServer, things: BlockingChannel) -> None:
     changing.allow("ann")
     topic = TopicPermission("ann", "/", "amq.topic", "^{username}\\.", "^public\\.")

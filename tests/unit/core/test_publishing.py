@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.core.batch import ConfirmAll
 from headrace.core.broker import Broker
 from headrace.core.flow import Flow
 from headrace.core.pubsub.session import AT_LEAST_ONCE
@@ -12,7 +13,7 @@ from tests.house import House
 from tests.listeners import Listener
 from tests.refusing_engine import RefusingEngine
 
-WAYS = ["one", "many"]
+WAYS = ["one", "many", "each"]
 
 
 def waiting(seconds: int) -> dict[str, object]:
@@ -21,14 +22,19 @@ def waiting(seconds: int) -> dict[str, object]:
 
 
 def send(house: House, way: str, source: Source, payload: str = "x", is_awaited: bool = True) -> list[object]:
-    """Publish it by itself, or as the first of two; the list has what is heard of it."""
+    """Publish it by itself, or as the first of two with one key or keys of their own; the list has what is heard."""
     told: list[object] = []
     message = Message(source, payload.encode(), house.clock.now_us())
     if way == "one":
         house.broker.publish(message, told.append if is_awaited else None)
     else:
-        more = Message(source, b"", house.clock.now_us())
-        house.broker.publish_all([message, more], (lambda count, error: told.append(error)) if is_awaited else None)
+        messages = [message, Message(source, b"", house.clock.now_us())]
+        confirm: ConfirmAll | None = (lambda count, error: told.append(error)) if is_awaited else None
+        if way == "many":
+            house.broker.publish_all(messages, confirm)
+        else:
+            queue = house.broker.straight_to(source.exchange, source.topic)
+            house.broker.publish_each(messages, [queue, queue], confirm)
     return told
 
 
@@ -56,6 +62,37 @@ def test_publishers_wait_for_the_sync_if_one_of_the_queues_promises_it(
     refused.turn()
 
     assert (told, refusing.waits) == ([None], [is_synced])
+
+
+@pytest.mark.parametrize(
+    ("definition", "told", "held"),
+    [
+        (QueueDefinition("q", max_length=2), [(3, None)], ["2", "3"]),
+        (QueueDefinition("q", max_length_bytes=1), [(3, None)], ["3"]),
+        (QueueDefinition("q", max_length=3, overflow="reject-publish"), [(3, None)], ["1", "2", "3"]),
+        (QueueDefinition("q", message_ttl_ms=1000), [(3, None)], ["1", "2", "3"]),
+        (
+            QueueDefinition("q", max_length=2, overflow="reject-publish"),
+            [(1, None), (1, None), (1, Refused)],
+            ["1", "2"],
+        ),
+    ],
+)
+def test_a_queue_with_limits_takes_many_messages_as_one_row_if_it_takes_all(
+    house: House, definition: QueueDefinition, told: list[object], held: list[str]
+) -> None:
+    queue = house.broker.declare(definition)
+    heard: list[object] = []
+    source = Source("q")
+
+    messages = [Message(source, b"%d" % number, house.clock.now_us()) for number in (1, 2, 3)]
+    house.broker.publish_all(messages, lambda count, error: heard.append((count, error and type(error))))
+    house.run()
+
+    assert heard == told
+    assert [message.payload.decode() for _, message in queue.browse(0, 10)] == held
+    house.advance(1)
+    assert bool(queue.messages) is not bool(definition.message_ttl_ms)
 
 
 @pytest.mark.parametrize("way", WAYS)

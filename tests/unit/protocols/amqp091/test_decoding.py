@@ -119,6 +119,18 @@ def test_messages_that_differ_in_their_bodies_alone_are_one_event() -> None:
     ]
 
 
+def test_messages_with_keys_of_their_own_are_one_event_for_each_exchange_and_channel() -> None:
+    ways = [("", "a", 1), ("", "b", 1), ("", "a", 1), ("x", "a", 1), ("x", "b", 1), ("x", "b", 2), ("x", "a", 2)]
+    frames = [_publish(key, b"x", channel, exchange=exchange) for exchange, key, channel in ways]
+    decoder = Decoder()
+    decoder.feed(PROTOCOL_HEADER + b"".join(frames))
+
+    events = [event for event in decoder.feed(b"".join(frames)) if isinstance(event, Publish)]
+
+    assert [(event.channel, event.route.exchange) for event in events] == [(1, ""), (1, "x"), (2, "x")]
+    assert [plain[1:3] for event in events for plain in _plain(event)] == [way[:2] for way in ways]
+
+
 def test_sizes_and_channels_of_several_bytes_are_read_as_they_are() -> None:
     body = bytes(range(256)) * 300
     data = PROTOCOL_HEADER + encode_method(0x0701, commands.Basic.Publish, {"routing_key": "job"})
