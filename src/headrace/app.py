@@ -450,7 +450,7 @@ class _Program:
             return
         self._poll_is_due = True
         if threading.get_ident() == self._thread:
-            self._turn.add(self._poll)
+            self._turn.add_last(self._poll)  # a sync here comes after what can leave before it
         else:
             with contextlib.suppress(RuntimeError):  # the loop has ended, so nobody waits for results
                 self._loop.call_soon_threadsafe(self._poll_now)

@@ -380,6 +380,12 @@ class Batch:
         return len(self.durable.steps) <= most_steps and not self.is_promise
 
     @property
+    def is_consumed(self) -> bool:
+        """False if its messages are for one queue, which has no consumers. With more queues it is not looked at."""
+        queues = self.published.queues
+        return len(queues) != 1 or bool(self.moved.queues) or queues[0].has_consumers
+
+    @property
     def is_plain(self) -> bool:
         """True if settlements need not be stored with it: it holds only messages of clients and steps of groups."""
         return not (self.moved.queues or self.moved_in_memory.queues or self.is_promise)

@@ -398,6 +398,7 @@ class CommitPipeline:
         # No consumer of these queues learns offsets, so it may see messages that are not durable.
         may_deliver = batch.published.deliver_before_sync and batch.moved.deliver_before_sync
         commit.written = self._written if may_deliver and not is_promise and self._ended is None else None
+        commit.is_consumed = batch.is_consumed
         try:
             self._engine.commit(commit, lambda error: self._done(batch, error), is_promise or batch.confirms.is_awaited)
         except HeadraceError as error:
@@ -467,9 +468,12 @@ class CommitPipeline:
         batch.tell(None, self._unsynced)
         if batch.done is not None:
             batch.done(None)
-        self._use(batch, self._clock.now_us())
-        if self._pumps:
+        now_us = self._clock.now_us()
+        self._use(batch, now_us)
+        if self._pumps and batch.durable.is_consumed:
             self.open()
+        elif self._pumps:  # nobody waits for it: a turn less
+            self._deliver(now_us)
 
     def _use(self, batch: Batch, now_us: int) -> None:
         """Tell queues and callers that the messages of a batch are in the logs."""

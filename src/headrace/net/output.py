@@ -85,10 +85,11 @@ class Turn:
     """What is to be done in the next turn of an event loop: work first, then the output that comes of it.
 
     Output of a turn's work leaves in the same turn. Work that comes of work waits for the next one, behind what was
-    read meanwhile. A turn of its own for output took two system calls more for a message that is waited for.
+    read meanwhile. A turn of its own for output took two system calls more for a message that is waited for, and a
+    turn of its own for the sync took one.
     """
 
-    __slots__ = ("_call_soon", "_failed", "_is_due", "_outputs", "_work")
+    __slots__ = ("_call_soon", "_failed", "_is_due", "_last", "_outputs", "_work")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], failed: Callable[[Exception], None]) -> None:
         """`call_soon` calls a function in the next turn; `failed` is told of errors, which stop nothing else."""
@@ -96,6 +97,7 @@ class Turn:
         self._failed = failed
         self._work: list[Callable[[], None]] = []
         self._outputs: list[Callable[[], None]] = []
+        self._last: list[Callable[[], None]] = []
         self._is_due = False
         """True if `run` is scheduled, or under way."""
 
@@ -109,6 +111,11 @@ class Turn:
         self._outputs.append(write)
         self._schedule()
 
+    def add_last(self, work: Callable[[], None]) -> None:
+        """Call something once after the output of this turn's work or, where none is under way, of the next."""
+        self._last.append(work)
+        self._schedule()
+
     def _schedule(self) -> None:
         if not self._is_due:
             self._is_due = True
@@ -119,12 +126,19 @@ class Turn:
         self._is_due = True
         work, self._work = self._work, []
         self._call(work)
+        self._write()
+        if self._last:
+            last, self._last = self._last, []
+            self._call(last)
+            self._write()
+        self._is_due = False
+        if self._work or self._last:
+            self._schedule()
+
+    def _write(self) -> None:
         while self._outputs:
             outputs, self._outputs = self._outputs, []
             self._call(outputs)
-        self._is_due = False
-        if self._work:
-            self._schedule()
 
     def _call(self, calls: list[Callable[[], None]]) -> None:
         for call in calls:

@@ -159,12 +159,25 @@ class Append:
 class Commit:
     """Changes that happen entirely or not at all: appends, then group steps, keyed state, truncations, drops."""
 
-    __slots__ = ("appends", "drops", "furthest", "is_encoded", "puts", "size_bytes", "steps", "truncations", "written")
+    __slots__ = (
+        "appends",
+        "drops",
+        "furthest",
+        "is_consumed",
+        "is_encoded",
+        "puts",
+        "size_bytes",
+        "steps",
+        "truncations",
+        "written",
+    )
 
     def __init__(self) -> None:
         self.written: Wake | None = None
         """Called when the commit is visible but not yet durable; from then on only the end of the engine can stop it.
         An owner that leaves it unset sees the commit only once it is durable."""
+        self.is_consumed = True
+        """False if nobody would use the commit before it is durable: it may be written and synced in one call."""
         self.appends: list[Append] = []
         self.steps: list[Transition] = []
         self.puts: dict[tuple[str, bytes], bytes | None] = {}

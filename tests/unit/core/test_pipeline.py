@@ -45,6 +45,27 @@ def work(house: House, *payloads: str, **options: object) -> list[Delivery]:
     return list(inbox.got)
 
 
+# -- what storage hears ------------------------------------------------------------------------------------------------
+
+
+def test_storage_hears_when_nobody_would_use_messages_before_they_are_durable(
+    refusing: RefusingEngine, refused: House
+) -> None:
+    for name in ("q", "other"):
+        refused.broker.declare(declared(name, durable=True))
+
+    def is_consumed(*queues: str) -> bool:
+        for queue in queues:
+            refused.publish(queue, "a")
+        refused.run()
+        return [commit for commit in refusing.committed if commit.appends][-1].is_consumed
+
+    assert not is_consumed("q")
+    refused.consume("q")
+    assert is_consumed("q")
+    assert not is_consumed("other")
+
+
 # -- order -------------------------------------------------------------------------------------------------------------
 
 

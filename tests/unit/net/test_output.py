@@ -51,6 +51,27 @@ def test_output_without_work_leaves_in_the_next_turn_with_the_output_that_it_bri
     assert done == ["first", "output"]
 
 
+def test_what_comes_last_follows_the_output_of_the_turn_and_its_own_output_leaves_with_it() -> None:
+    loop, done = Loop(), list[str]()
+
+    def last() -> None:
+        done.append("last")
+        loop.turn.add_output(lambda: done.append("output of the last"))
+        loop.turn.add_last(lambda: done.append("last of the next"))
+
+    def work() -> None:
+        loop.turn.add_last(last)
+        loop.turn.add_output(lambda: done.append("output"))
+
+    loop.turn.add(work)
+    loop.step()
+    assert done == ["output", "last", "output of the last"]
+
+    loop.step()
+    assert done[3:] == ["last of the next"]
+    assert not loop.due
+
+
 def test_a_call_that_fails_stops_no_other() -> None:
     loop, done = Loop(), list[str]()
     error = ValueError("a bug")

@@ -706,6 +706,14 @@ class Queue:
         """Derive again whether messages may be delivered before they are synced: groups or members changed."""
         self.deliver_before_sync = not self.is_stream and all([group.deliver_before_sync for group in self._group_list])
 
+    @property
+    def has_consumers(self) -> bool:
+        """True if a group has members."""
+        for group in self._group_list:
+            if group.consumers.members:
+                return True
+        return False
+
     def work_groups(self) -> list[Group]:
         return [group for group in self._group_list if group.is_work]
 

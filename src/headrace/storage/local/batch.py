@@ -63,6 +63,7 @@ class Batch:
         "durable",
         "error",
         "groups",
+        "is_early",
         "logs",
         "operations",
         "position",
@@ -99,6 +100,8 @@ class Batch:
         self.seq = 0
         self.position: Position | None = None
         """The end of the record in the journal, once it is written."""
+        self.is_early = False
+        """True if the thread reports it before its sync."""
         self.error: OSError | None = None
         """The reason why the record was not written."""
 

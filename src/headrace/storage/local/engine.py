@@ -257,16 +257,34 @@ class LocalEngine(Engine):
             self._write(self._held.popleft())
 
     def _write(self, batch: Batch) -> None:
-        """Write a small batch whose readers need not wait for the sync, and leave the others to the thread."""
+        """Write a small batch here, and leave the others to the thread."""
         batch.durable = batch.durable or self._sync_wanted
         self._in_flight += 1
-        may_be_here = self._in_flight == 1 and not self._sync_wanted and batch.commit.written is not None
-        if not (may_be_here and self._writer.write_unsynced(batch)):
+        if self._in_flight > 1 or self._sync_wanted or not self._write_here(batch):
             self._writer.write(batch)
-            return
+
+    def _write_here(self, batch: Batch) -> bool:
+        """Write a small batch in this thread, if that is better; returns whether it was.
+
+        One call writes and syncs where nobody would use the batch before it is durable.
+        """
+        commit = batch.commit
+        is_early = commit.written is not None
+        may_wait = not (is_early and commit.is_consumed)
+        if may_wait and batch.durable and self._syncs_here and self._writer.write_synced(batch):
+            self._take_batch(batch)
+            return True
+        if not (is_early and self._writer.write_unsynced(batch)):
+            return False
         if self._owed is None or batch.durable:
             self._owed = batch
         self._take_batch(batch, is_synced=False)
+        return True
+
+    @property
+    def _syncs_here(self) -> bool:
+        """True if a sync takes less than the two changes of threads that it costs to leave it to the thread."""
+        return self._wake is not None and self._writer.has_fast_disk
 
     def _refuse_unwritten(self) -> None:
         """Refuse all batches that are not written: messages find no space, and later batches build on earlier ones."""
@@ -291,12 +309,9 @@ class LocalEngine(Engine):
         owed, self._owed = self._owed, None
         if owed is None or (owed.durable and self._is_sync_due):
             return
-        # Where a sync is short, two changes of threads cost more: a client that waits for each confirm saves ten system
-        # calls a message.
-        is_idle = not (self._in_flight or self._held)
-        if owed.durable and is_idle and self._writer.has_fast_disk and self._wake is not None:
+        if owed.durable and self._syncs_here and not (self._in_flight or self._held):
             self._is_sync_due = True
-            self._wake()
+            self._wake_owner()
         else:
             self._writer.sync(owed.durable)
 
@@ -327,7 +342,7 @@ class LocalEngine(Engine):
     def _take(self, result: _Result) -> None:
         if isinstance(result, Batch):
             if result.state == OPEN:  # else it was refused with the one before it
-                self._take_batch(result)
+                self._take_batch(result, is_synced=not result.is_early)
         elif isinstance(result, Synced):
             self._synced_seq = max(self._synced_seq, result.seq)
         elif isinstance(result, SyncFailure):

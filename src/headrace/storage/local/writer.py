@@ -24,8 +24,11 @@ _SLOW_US: Final = 20_000
 _SLOW_FOR_US: Final = 1_000_000
 """After a write that took longer than 20 ms the disk is busy, and for a second only the thread waits for it."""
 _FAST_SYNC_US: Final = 1_000
-_FAST_SYNCS: Final = 16
-"""After this many syncs of less than 1 ms in a row, the owner may sync; one long sync ends that."""
+"""While syncs take less than 1 ms in the mean, the owner may sync."""
+_UNKNOWN_US: Final = 8_000
+"""The mean before the first sync: the owner syncs after eight short ones."""
+_MEAN_OF: Final = 4
+"""Every sync counts for a quarter of the mean, so one of more than 4 ms gives at least the next to the thread."""
 
 
 @final
@@ -78,10 +81,10 @@ class Writer:
         self._broken = False
         """True once the disk failed: nothing is written or synced any more."""
         self._is_resuming = False
-        self._fast_syncs = 0
-        """Number of short syncs since the last long one."""
+        self._mean_sync_us = _UNKNOWN_US
+        """The moving mean of what syncs take, whoever makes them."""
         self.has_fast_disk = False
-        """True if the last syncs were all short, whoever made them."""
+        """True if that is short."""
         self._not_here_until_us = 0
         """The end of the time in which the owner writes nothing itself; 0 if that is over."""
         self._busy = Lock()
@@ -117,7 +120,7 @@ class Writer:
 
         Only when all batches before it are written: then this waits for no disk. `sync` or `sync_here` must follow.
         """
-        if encoded_length(batch.operations, batch.runs, batch.blocks) > min(_HERE_BYTES, self._journal.room):
+        if not self._is_small(batch):
             return False
         started_us = self._clock.monotonic_us()
         if started_us < self._not_here_until_us:
@@ -129,6 +132,20 @@ class Writer:
         ended_us = self._clock.monotonic_us()
         self._not_here_until_us = ended_us + _SLOW_FOR_US if ended_us - started_us > _SLOW_US else 0
         return True
+
+    def write_synced(self, batch: Batch) -> bool:
+        """Write and sync a record in the calling thread, in one call; False if that is for the thread.
+
+        Only when all batches before it are written.
+        """
+        if self._broken or not self._is_small(batch) or self._busy.locked():
+            return False
+        self._put(batch, True)
+        return True
+
+    def _is_small(self, batch: Batch) -> bool:
+        """True if copying the record takes less than a change of threads, and its journal file has room."""
+        return encoded_length(batch.operations, batch.runs, batch.blocks) <= min(_HERE_BYTES, self._journal.room)
 
     def sync(self, is_awaited: bool) -> None:
         """Sync the records that were written without: at once, or within a second."""
@@ -151,9 +168,9 @@ class Writer:
         return True
 
     def _note_sync(self, started_us: int) -> None:
-        is_fast = self._clock.monotonic_us() - started_us < _FAST_SYNC_US
-        self._fast_syncs = self._fast_syncs + 1 if is_fast else 0
-        self.has_fast_disk = self._fast_syncs >= _FAST_SYNCS
+        took_us = self._clock.monotonic_us() - started_us
+        self._mean_sync_us += (took_us - self._mean_sync_us) // _MEAN_OF
+        self.has_fast_disk = self._mean_sync_us < _FAST_SYNC_US
 
     def resume(self) -> None:
         """Write again: the owner has refused all batches behind the failed one."""
@@ -211,8 +228,11 @@ class Writer:
         """Write a batch and report it, after one sync for it and the batches queued behind it."""
         is_last = self._jobs.empty() or len(self._unsynced) >= _TOGETHER
         if is_last and not self._unsynced:
-            self._put(batch, batch.durable)
+            batch.is_early = batch.durable and batch.commit.written is not None and batch.commit.is_consumed
+            self._put(batch, batch.durable and not batch.is_early)
             self._report(batch)
+            if batch.is_early and batch.error is None:
+                self._sync()
             return batch.error is None
         self._put(batch, False)
         if batch.error is None:

@@ -25,10 +25,21 @@ class SlowDisk(Disk):
         self.takes_seconds = 0.0
         self.synced_by: list[int] = []
         """The threads that synced, in order."""
+        self.written_by: list[int] = []
+        """The threads that wrote without a sync, in order."""
+        self.written_synced_by: list[int] = []
+        """The threads that wrote and synced in one call, in order."""
 
     def write_synced(self, fd: int, buffers: object, position: int) -> None:
+        self.written_synced_by.append(get_ident())
         assert self.gate.wait(10)
+        if self.is_broken:
+            raise SyncFailed(5, "Input/output error")
         super().write_synced(fd, buffers, position)  # type: ignore[arg-type]
+
+    def write(self, fd: int, buffers: object, position: int) -> None:
+        self.written_by.append(get_ident())
+        super().write(fd, buffers, position)  # type: ignore[arg-type]
 
     def sync(self, fd: int) -> None:
         self.synced_by.append(get_ident())
@@ -53,15 +64,25 @@ class Owner:
         self.told.clear()
         self.errors.clear()
 
-    def publish(self, name: str, early: bool = True, durable: bool = True, count: int = 1) -> None:
+    def publish(
+        self, name: str, early: bool = True, durable: bool = True, count: int = 1, is_consumed: bool = True
+    ) -> None:
         commit = Commit()
+        commit.is_consumed = is_consumed
         commit.append("orders", plain(*[name.encode()] * count))
         if early:
             commit.written = lambda: self.told.append(f"{name} used")
         self.engine.commit(commit, lambda error: self._done(name, error), durable)
 
+    def publish_large(self) -> None:
+        self.disk.written_by.clear()
+        commit = Commit()
+        commit.append("orders", many(200, size=1000))
+        commit.written = lambda: self.told.append("used")
+        self.engine.commit(commit, lambda error: self._done("", error))
+
     def _done(self, name: str, error: HeadraceError | None) -> None:
-        self.told.append(f"{name} done")
+        self.told.append(f"{name} done".strip())
         self.errors.append(error)
 
     def publish_each(self, count: int) -> list[bool]:
@@ -132,18 +153,29 @@ def test_commits_are_done_in_their_order_whichever_of_them_ran_ahead(owner: Owne
     assert owner.stored == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_a_large_commit_waits_for_its_sync(owner: Owner) -> None:
+def test_a_large_commit_is_written_by_the_thread_and_used_before_it_is_synced(owner: Owner) -> None:
     owner.disk.gate.clear()
-    commit = Commit()
-    commit.append("orders", many(200, size=1000))
-    commit.written = lambda: owner.told.append("used")
-    owner.engine.commit(commit, lambda error: owner.told.append("done"))
-    owner.engine.poll()
+    owner.woken.clear()
+    owner.publish_large()
     assert owner.told == []
+    assert owner.woken.wait(10)
+    owner.engine.poll()
+    assert owner.told == ["used"]
+    assert get_ident() not in owner.disk.written_by
 
     owner.disk.gate.set()
     owner.engine.sync()
-    assert owner.told[-1] == "done"
+    assert owner.told == ["used", "done"]
+
+
+def test_a_large_commit_whose_sync_fails_was_used_and_is_never_done(owner: Owner) -> None:
+    owner.disk.is_broken = True
+    owner.publish_large()
+
+    with pytest.raises(Fatal):
+        owner.engine.sync()
+
+    assert [type(error) for error in owner.errors] == [Fatal]
 
 
 def test_one_that_need_not_be_synced_is_done_at_once_and_synced_within_a_second(owner: Owner) -> None:
@@ -202,6 +234,64 @@ def test_messages_published_meanwhile_share_the_sync_of_the_owner(owner: Owner) 
 
     assert owner.disk.synced_by == [get_ident()]
     assert owner.told[3:] == ["a done", "b done", "c done"]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_commit_that_nobody_uses_before_it_is_durable_is_written_and_synced_in_one_call(
+    owner: Owner, early: bool
+) -> None:
+    owner.publish_each(50)
+    owner.disk.synced_by.clear()
+    owner.disk.written_synced_by.clear()
+    owner.told.clear()
+
+    owner.publish("a", early=early, is_consumed=not early)
+
+    assert owner.disk.written_synced_by == [get_ident()]
+    assert owner.stored[-1] == b"a"
+    owner.engine.poll()
+    assert owner.told == ["a done"]
+    assert not owner.disk.synced_by
+
+
+def test_a_commit_that_nobody_uses_is_left_to_the_thread_on_a_slow_disk(owner: Owner) -> None:
+    owner.disk.takes_seconds = 0.005
+    owner.publish_each(3)
+    owner.disk.written_synced_by.clear()
+    owner.woken.clear()
+
+    owner.publish("a", early=False)
+    assert owner.woken.wait(10)
+    owner.engine.poll()
+
+    assert owner.told[-1] == "a done"
+    assert len(owner.disk.written_synced_by) == 1
+    assert get_ident() not in owner.disk.written_synced_by
+
+
+def test_a_commit_that_nobody_uses_makes_those_before_it_durable(owner: Owner) -> None:
+    owner.publish_each(50)
+    owner.told.clear()
+    owner.publish("a")
+
+    owner.publish("b", is_consumed=False)
+    owner.engine.poll()
+
+    assert owner.told == ["a used", "a done", "b done"]
+
+
+def test_a_sync_of_the_owner_that_fails_in_the_call_that_writes_is_the_end(owner: Owner) -> None:
+    owner.publish_each(50)
+    owner.errors.clear()
+    owner.disk.is_broken = True
+
+    owner.publish("a", is_consumed=False)
+    with pytest.raises(Fatal):
+        owner.engine.poll()
+
+    assert [type(error) for error in owner.errors] == [Fatal]
+    with pytest.raises(Fatal):
+        owner.publish("b")
 
 
 def test_a_sync_of_the_owner_that_fails_is_the_end_and_confirms_nothing(owner: Owner) -> None:
