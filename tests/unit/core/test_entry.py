@@ -7,13 +7,14 @@ from headrace.core.flow import Flow
 from headrace.core.publishing import TO_QUEUE
 from headrace.core.queue.definition import REJECT_PUBLISH, STREAM
 from headrace.core.queue.group import ACK
-from headrace.errors import Corrupt, Refused
+from headrace.errors import Corrupt, Refused, TooLarge
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
 from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.staging import encoded
 from headrace.wire.encodings import properties_of
 from tests.house import House
+from tests.refusing_engine import RefusingEngine
 from tests.unit.core.feeds.test_assigner import contents, fill, publish, source
 from tests.unit.core.test_bulk import commit, declare, rows
 from tests.unit.core.test_distant_storage import DistantEngine
@@ -60,6 +61,30 @@ def test_many_messages_as_large_as_the_queue_allows_are_taken(house: House) -> N
 
     assert commit(house, bulk) is None
     assert house.consume("q").texts() == ["abc", "d"]
+
+
+def test_many_messages_for_a_queue_in_memory_enter_it_once_and_no_storage() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    declare(house, "q", durable=False)
+    inbox = house.consume("q")
+    engine.committed.clear()
+    bulk = house.broker.bulk()
+    bulk.add(TO_QUEUE, "q", rows(house, "a", "b"))
+
+    assert commit(house, bulk) is None
+
+    assert inbox.texts() == ["a", "b"]
+    assert [append for each in engine.committed for append in each.appends] == []
+
+
+def test_a_message_as_large_as_the_queue_allows_is_taken_and_a_larger_one_is_not(house: House) -> None:
+    declare(house, "q", max_message_bytes=3)
+
+    first, second = house.publish("q", "abc", "abcd")
+
+    assert first is None
+    assert isinstance(second, TooLarge)
 
 
 def test_many_messages_that_are_on_their_way_take_up_room(house: House) -> None:

@@ -3,6 +3,7 @@
 from headrace.clock import ManualClock
 from headrace.core.queue.definition import STREAM, QueueDefinition, Retention
 from headrace.core.queue.entry import is_over, truncation_point
+from headrace.core.queue.group import ACK
 from headrace.model import Message, Source
 from headrace.storage.memory import MemoryLog
 from tests.house import House
@@ -126,3 +127,36 @@ def test_an_archive_holds_nothing_up_unless_that_is_wanted(house: House) -> None
     house.publish("events", *"abcdef")
 
     assert house.broker.queue("events").first_offset == 4
+
+
+def test_a_purge_leaves_nothing_in_storage(house: House) -> None:
+    house.broker.declare(QueueDefinition("q"))
+    house.broker.cancel(house.consume("q").consumer)
+    house.publish("q", *"abc")
+
+    house.broker.purge("q")
+    house.run()
+
+    assert house.engine.log("q").first_offset == 3
+
+
+def test_what_is_too_old_already_is_not_lost_to_new_bounds(house: House) -> None:
+    house.broker.declare(QueueDefinition("s", STREAM, retention=Retention(max_age_ms=1000)))
+    house.publish("s", *"abc")
+    house.clock.advance(2)
+    house.publish("s", *"de")
+
+    loss = house.broker.administration.loss(QueueDefinition("s", STREAM, retention=Retention(max_messages=1)))
+
+    assert loss == 1
+
+
+def test_what_was_pushed_out_above_a_message_that_is_held_leaves_with_it(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", max_length=1))
+    queue = house.broker.queue("q")
+    inbox = house.consume("q", credit=1)
+    house.publish("q", *"abcd")
+    assert (queue.first_offset, queue.disposal.has_given_up) == (0, True)
+    house.settle(ACK, inbox.got[0])
+
+    assert (house.engine.log("q").first_offset, queue.disposal.has_given_up) == (3, False)
