@@ -6,8 +6,9 @@ from headrace.core.broker import Broker
 from headrace.core.flow import Flow
 from headrace.core.publishing import TO_QUEUE
 from headrace.core.queue.definition import REJECT_PUBLISH, STREAM
+from headrace.core.queue.entry import accept_copy, no_copies
 from headrace.core.queue.group import ACK
-from headrace.errors import Corrupt, Refused, TooLarge
+from headrace.errors import Corrupt, HeadraceError, Refused, TooLarge, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
 from headrace.storage.local.encoding import encode_block
@@ -182,6 +183,17 @@ def test_what_expired_while_it_could_not_be_read_goes_once_it_can() -> None:
     assert house.broker.queue("q").messages == 0
 
 
+def test_a_queue_is_refused_whose_message_is_damaged_as_soon_as_it_came() -> None:
+    engine = DistantEngine()
+    house = House(engine)
+    declare(house, "q", message_ttl_ms=0)
+    engine.is_away, engine.error = True, TORN
+
+    assert house.publish("q", "a") == [None]
+
+    assert house.broker.queue("q").refusal is TORN
+
+
 # -- room for what comes from a stream ---------------------------------------------------------------------------------
 
 
@@ -211,6 +223,44 @@ def test_room_is_found_later_when_what_is_held_cannot_be_read_now() -> None:
     house.advance(2)
 
     assert contents(house, "few")[-1] == 3
+
+
+@pytest.mark.parametrize("error", [Unavailable("the store does not answer"), TORN])
+def test_a_queue_looks_for_room_again_or_is_refused_when_what_a_consumer_holds_cannot_be_read(
+    error: HeadraceError,
+) -> None:
+    engine = DistantEngine()
+    engine.error = error
+    house = House(engine)
+    source(house)
+    fill(house, "few", max_length_bytes=2, overflow=REJECT_PUBLISH)
+    publish(house, *range(5))
+    inbox = house.consume("few", credit=2)
+    assert contents(house, "few") == [0, 1, 2, 3]
+    held, _ = inbox.take()
+
+    engine.is_away, engine.near = True, 1
+    house.broker.settle(held, ACK)
+    house.turn()
+    engine.is_away = False
+    house.advance(2)
+
+    assert house.broker.queue("few").refusal is (TORN if error is TORN else None)
+    assert contents(house, "few")[-1] == (3 if error is TORN else 4)
+
+
+def test_copies_know_where_in_the_stream_they_come_from_and_how_large_they_are(house: House) -> None:
+    declare(house, "q")
+    queue = house.broker.queue("q")
+    copies = no_copies(queue, "s")
+
+    for offset, text in ((3, "ab"), (5, "c"), (9, "def")):
+        assert accept_copy(queue, copies, offset, house.message(text, "s"), 0)
+
+    assert copies.origin is not None
+    assert (copies.origin.log, copies.origin.offsets) == ("s", [3, 5, 9])
+    assert [message.payload for message in copies.messages] == [b"ab", b"c", b"def"]
+    assert (copies.count, copies.size_bytes) == (3, 6)
 
 
 # -- how much is under way ---------------------------------------------------------------------------------------------
