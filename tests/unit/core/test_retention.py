@@ -2,7 +2,7 @@
 
 from headrace.clock import ManualClock
 from headrace.core.queue.definition import STREAM, QueueDefinition, Retention
-from headrace.core.queue.entry import is_over, truncation_point
+from headrace.core.queue.entry import RETENTION_US, is_over, truncation_point
 from headrace.core.queue.group import ACK
 from headrace.model import Message, Source
 from headrace.storage.memory import MemoryLog
@@ -160,3 +160,26 @@ def test_what_was_pushed_out_above_a_message_that_is_held_leaves_with_it(house: 
     house.settle(ACK, inbox.got[0])
 
     assert (house.engine.log("q").first_offset, queue.disposal.has_given_up) == (3, False)
+
+
+def test_a_queue_that_keeps_acknowledged_messages_drops_those_that_are_too_old(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", retention=Retention(max_age_ms=1000)))
+    inbox = house.consume("q")
+    house.publish("q", *"ab")
+    house.settle(ACK, inbox.got[0])
+    assert house.broker.queue("q").first_offset == 0
+
+    house.advance(RETENTION_US / SECOND)
+
+    assert house.broker.queue("q").first_offset == 1
+
+
+def test_a_stream_keeps_messages_whose_own_time_is_over_though_something_else_is_due(house: House) -> None:
+    house.broker.declare(QueueDefinition("s", STREAM))
+    house.publish("s", "a", expires_us=house.clock.now_us() + SECOND)
+
+    house.clock.advance(2)
+    house.broker.cancel(house.consume("s").consumer)
+    house.advance(0)
+
+    assert house.broker.queue("s").first_offset == 0
