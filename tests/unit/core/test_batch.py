@@ -175,6 +175,45 @@ def test_calls_for_the_end_of_a_turn_are_made_in_order(house: House) -> None:
     assert called == ["a", "b", "c"]
 
 
+def test_those_who_wait_for_messages_or_deliveries_are_called_in_order() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    house.run()
+    engine.is_closed_door = True
+    house.broker.publish(house.message("a", "q"))
+    called: list[str] = []
+
+    for name in "ab":
+        house.broker.when_entered(lambda name=f"{name} entered": called.append(name))  # type: ignore[misc]
+        house.broker.after_delivery("q", lambda name=f"{name} delivered": called.append(name))  # type: ignore[misc]
+    house.turn()
+    assert called == ["a delivered", "b delivered"]
+    engine.open_door()
+    house.turn()
+
+    assert called[2:] == ["a entered", "b entered"]
+
+
+def test_a_queue_that_is_deleted_and_declared_again_is_not_there_in_between() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    house.publish("q", "a")
+    house.broker.delete("q")
+    engine.is_closed_door = True
+    house.broker.declare(QueueDefinition("q"))
+    house.turn()
+
+    engine.let_one_in()
+    engine.sync()
+    assert list(House(engine).broker.topology.queues) == []
+    engine.open_door()
+    house.run()
+
+    assert texts(House(engine), "q") == []
+
+
 def test_long_work_waits_for_the_batch_on_its_way_when_much_of_it_is_in_the_next() -> None:
     engine = RefusingEngine()
     house = House(engine)
