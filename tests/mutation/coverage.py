@@ -75,7 +75,7 @@ class Coverage:
     def reaching(self, path: Path, items: list[pytest.Item]) -> dict[int, list[pytest.Item]]:
         """The tests that reach each line of a file, the nearest first.
 
-        Near are tests in the file named after the module, then the fastest of each file.
+        Near are tests in files named after the module, then the fastest of each file.
         """
         name = str(path.relative_to(ROOT))
         found: dict[int, list[tuple[tuple[int, float], pytest.Item]]] = {}
@@ -85,7 +85,7 @@ class Coverage:
             if not lines:
                 continue
             rank = ranks[item.path] = ranks.get(item.path, -1) + 1
-            rank = 0 if item.path.stem == f"test_{path.stem}" else rank
+            rank = 0 if path.stem in item.path.stem else rank
             for line in lines:
                 found.setdefault(line, []).append(((rank, self.seconds(item.nodeid)), item))
         return {line: [item for _, item in sorted(tests, key=lambda each: each[0])] for line, tests in found.items()}

@@ -1,5 +1,6 @@
 """What is called for in one turn of the event loop: its order, what belongs together, and what wakes the broker."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from headrace.clock import ManualClock
 from headrace.core.batch import Confirm
 from headrace.core.broker import Broker
 from headrace.core.flow import Flow
-from headrace.core.pipeline import HOLD_STEPS, HOLD_US
+from headrace.core.pipeline import AT_ONCE, HOLD_STEPS, HOLD_US, LONG_STEPS
 from headrace.core.publishing import TO_QUEUE
 from headrace.core.queue.configured import configured
 from headrace.core.queue.definition import QueueDefinition, declared
@@ -162,6 +163,79 @@ def test_what_is_for_the_end_of_a_turn_is_called_then_and_once(house: House) -> 
     house.run()
 
     assert seen == ["flushed"]
+
+
+def test_calls_for_the_end_of_a_turn_are_made_in_order(house: House) -> None:
+    called: list[str] = []
+
+    for name in "abc":
+        house.broker.at_flush(lambda name=name: called.append(name))  # type: ignore[misc]
+    house.turn()
+
+    assert called == ["a", "b", "c"]
+
+
+def test_those_who_wait_for_messages_or_deliveries_are_called_in_order() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    house.run()
+    engine.is_closed_door = True
+    house.broker.publish(house.message("a", "q"))
+    called: list[str] = []
+
+    for name in "ab":
+        house.broker.when_entered(lambda name=f"{name} entered": called.append(name))  # type: ignore[misc]
+        house.broker.after_delivery("q", lambda name=f"{name} delivered": called.append(name))  # type: ignore[misc]
+    house.turn()
+    assert called == ["a delivered", "b delivered"]
+    engine.open_door()
+    house.turn()
+
+    assert called[2:] == ["a entered", "b entered"]
+
+
+def test_a_queue_that_is_deleted_and_declared_again_is_not_there_in_between() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    house.publish("q", "a")
+    house.broker.delete("q")
+    engine.is_closed_door = True
+    house.broker.declare(QueueDefinition("q"))
+    house.turn()
+
+    engine.let_one_in()
+    engine.sync()
+    assert list(House(engine).broker.topology.queues) == []
+    engine.open_door()
+    house.run()
+
+    assert texts(House(engine), "q") == []
+
+
+def test_long_work_waits_for_the_batch_on_its_way_when_much_of_it_is_in_the_next() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    house.run()
+    engine.is_closed_door = True
+    house.broker.publish(house.message("a", "q"))
+    house.turn()
+    taken: list[int] = []
+
+    def work() -> Iterator[None]:
+        for number in range(3 * LONG_STEPS * AT_ONCE):
+            taken.append(number)
+            yield
+
+    house.broker.in_steps(work())
+    house.turn()
+    assert len(taken) == LONG_STEPS * AT_ONCE
+    engine.open_door()
+    house.turn()
+
+    assert taken == list(range(3 * LONG_STEPS * AT_ONCE))
 
 
 def test_settlements_wait_no_longer_however_often_the_broker_is_called_meanwhile() -> None:

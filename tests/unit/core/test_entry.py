@@ -6,14 +6,16 @@ from headrace.core.broker import Broker
 from headrace.core.flow import Flow
 from headrace.core.publishing import TO_QUEUE
 from headrace.core.queue.definition import REJECT_PUBLISH, STREAM
+from headrace.core.queue.entry import accept_copy, no_copies
 from headrace.core.queue.group import ACK
-from headrace.errors import Corrupt, Refused
+from headrace.errors import Corrupt, HeadraceError, Refused, TooLarge, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
 from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.staging import encoded
 from headrace.wire.encodings import properties_of
 from tests.house import House
+from tests.refusing_engine import RefusingEngine
 from tests.unit.core.feeds.test_assigner import contents, fill, publish, source
 from tests.unit.core.test_bulk import commit, declare, rows
 from tests.unit.core.test_distant_storage import DistantEngine
@@ -60,6 +62,30 @@ def test_many_messages_as_large_as_the_queue_allows_are_taken(house: House) -> N
 
     assert commit(house, bulk) is None
     assert house.consume("q").texts() == ["abc", "d"]
+
+
+def test_many_messages_for_a_queue_in_memory_enter_it_once_and_no_storage() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    declare(house, "q", durable=False)
+    inbox = house.consume("q")
+    engine.committed.clear()
+    bulk = house.broker.bulk()
+    bulk.add(TO_QUEUE, "q", rows(house, "a", "b"))
+
+    assert commit(house, bulk) is None
+
+    assert inbox.texts() == ["a", "b"]
+    assert [append for each in engine.committed for append in each.appends] == []
+
+
+def test_a_message_as_large_as_the_queue_allows_is_taken_and_a_larger_one_is_not(house: House) -> None:
+    declare(house, "q", max_message_bytes=3)
+
+    first, second = house.publish("q", "abc", "abcd")
+
+    assert first is None
+    assert isinstance(second, TooLarge)
 
 
 def test_many_messages_that_are_on_their_way_take_up_room(house: House) -> None:
@@ -157,6 +183,17 @@ def test_what_expired_while_it_could_not_be_read_goes_once_it_can() -> None:
     assert house.broker.queue("q").messages == 0
 
 
+def test_a_queue_is_refused_whose_message_is_damaged_as_soon_as_it_came() -> None:
+    engine = DistantEngine()
+    house = House(engine)
+    declare(house, "q", message_ttl_ms=0)
+    engine.is_away, engine.error = True, TORN
+
+    assert house.publish("q", "a") == [None]
+
+    assert house.broker.queue("q").refusal is TORN
+
+
 # -- room for what comes from a stream ---------------------------------------------------------------------------------
 
 
@@ -186,6 +223,42 @@ def test_room_is_found_later_when_what_is_held_cannot_be_read_now() -> None:
     house.advance(2)
 
     assert contents(house, "few")[-1] == 3
+
+
+@pytest.mark.parametrize("error", [Unavailable("the store does not answer"), TORN])
+def test_a_queue_whose_room_cannot_be_found_out_looks_again_or_is_refused(
+    error: HeadraceError,
+) -> None:
+    engine = DistantEngine()
+    engine.error = error
+    house = House(engine)
+    source(house)
+    fill(house, "few", max_length_bytes=2, overflow=REJECT_PUBLISH)
+    publish(house, *range(5))
+    inbox = house.consume("few", credit=2)
+    assert contents(house, "few") == [0, 1, 2, 3]
+    engine.is_away = True
+    house.broker.set_credit(inbox.consumer, 2)
+    house.turn()
+    assert house.broker.queue("few").refusal is (TORN if error is TORN else None)
+    engine.is_away = False
+    if error is not TORN:
+        house.settle(ACK, inbox.got[0])
+        assert contents(house, "few")[-1] == 4
+
+
+def test_copies_know_where_in_the_stream_they_come_from_and_how_large_they_are(house: House) -> None:
+    declare(house, "q")
+    queue = house.broker.queue("q")
+    copies = no_copies(queue, "s")
+
+    for offset, text in ((3, "ab"), (5, "c"), (9, "def")):
+        assert accept_copy(queue, copies, offset, house.message(text, "s"), 0)
+
+    assert copies.origin is not None
+    assert (copies.origin.log, copies.origin.offsets) == ("s", [3, 5, 9])
+    assert [message.payload for message in copies.messages] == [b"ab", b"c", b"def"]
+    assert (copies.count, copies.size_bytes) == (3, 6)
 
 
 # -- how much is under way ---------------------------------------------------------------------------------------------

@@ -214,6 +214,8 @@ class Traffic:
         getattr(self, f"do_{self.chance.choice(STEPS)}")()
         if self.chance.random() < 0.5:
             self.house.turn()
+        is_busy = bool(self.engine.taken) or any([commit.written is not None for commit, _ in self.engine.written])
+        assert (self.broker.sent_us > 0) == is_busy
 
     def _payload(self) -> bytes:
         self.number += 1

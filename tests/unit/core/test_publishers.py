@@ -4,7 +4,7 @@ import pytest
 
 from headrace.clock import ManualClock
 from headrace.core.publishing import Entries
-from headrace.core.queue.definition import declared
+from headrace.core.queue.definition import STREAM, QueueDefinition, declared
 from headrace.core.queue.group import ACK
 from headrace.core.queue.publishers import MAX_PUBLISHERS, Publisher
 from headrace.errors import HeadraceError, PreconditionFailed, Unavailable
@@ -197,6 +197,20 @@ def test_the_second_of_two_that_are_on_their_way_waits_for_the_first() -> None:
     mill.house.run()
 
     assert (mill.stored, mill.confirmed()) == (1, 2)
+
+
+def test_an_entry_with_one_message_that_is_too_large_is_refused_as_a_whole() -> None:
+    mill = Mill()
+    mill.house.broker.declare(QueueDefinition("small", STREAM, max_message_bytes=4))
+    mill.queue = mill.house.broker.queue("small")
+    source = Source("small", "", "", "stream", AMQP10)
+    messages = [Message(source, body, 1) for body in (b"a", b"four", b"b", b"too long", b"c")]
+
+    mill._stage(Entries([1, 2, 3], messages, [2, 2, 1]))
+    mill.house.run()
+
+    assert [error is None for _, error in mill.told] == [True, False, True]
+    assert [message.payload for _, message in mill.queue.browse(0, 10)] == [b"a", b"four", b"c"]
 
 
 @pytest.mark.parametrize("ahead", [1, 2])

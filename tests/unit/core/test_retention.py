@@ -2,7 +2,8 @@
 
 from headrace.clock import ManualClock
 from headrace.core.queue.definition import STREAM, QueueDefinition, Retention
-from headrace.core.queue.entry import is_over, truncation_point
+from headrace.core.queue.entry import RETENTION_US, is_over, truncation_point
+from headrace.core.queue.group import ACK
 from headrace.model import Message, Source
 from headrace.storage.memory import MemoryLog
 from tests.house import House
@@ -126,3 +127,59 @@ def test_an_archive_holds_nothing_up_unless_that_is_wanted(house: House) -> None
     house.publish("events", *"abcdef")
 
     assert house.broker.queue("events").first_offset == 4
+
+
+def test_a_purge_leaves_nothing_in_storage(house: House) -> None:
+    house.broker.declare(QueueDefinition("q"))
+    house.broker.cancel(house.consume("q").consumer)
+    house.publish("q", *"abc")
+
+    house.broker.purge("q")
+    house.run()
+
+    assert house.engine.log("q").first_offset == 3
+
+
+def test_what_is_too_old_already_is_not_lost_to_new_bounds(house: House) -> None:
+    house.broker.declare(QueueDefinition("s", STREAM, retention=Retention(max_age_ms=1000)))
+    house.publish("s", *"abc")
+    house.clock.advance(2)
+    house.publish("s", *"de")
+
+    loss = house.broker.administration.loss(QueueDefinition("s", STREAM, retention=Retention(max_messages=1)))
+
+    assert loss == 1
+
+
+def test_what_was_pushed_out_above_a_message_that_is_held_leaves_with_it(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", max_length=1))
+    queue = house.broker.queue("q")
+    inbox = house.consume("q", credit=1)
+    house.publish("q", *"abcd")
+    assert (queue.first_offset, queue.disposal.has_given_up) == (0, True)
+    house.settle(ACK, inbox.got[0])
+
+    assert (house.engine.log("q").first_offset, queue.disposal.has_given_up) == (3, False)
+
+
+def test_a_queue_that_keeps_acknowledged_messages_drops_those_that_are_too_old(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", retention=Retention(max_age_ms=1000)))
+    inbox = house.consume("q")
+    house.publish("q", *"ab")
+    house.settle(ACK, inbox.got[0])
+    assert house.broker.queue("q").first_offset == 0
+
+    house.advance(RETENTION_US / SECOND)
+
+    assert house.broker.queue("q").first_offset == 1
+
+
+def test_a_stream_keeps_messages_whose_own_time_is_over_though_something_else_is_due(house: House) -> None:
+    house.broker.declare(QueueDefinition("s", STREAM))
+    house.publish("s", "a", expires_us=house.clock.now_us() + SECOND)
+
+    house.clock.advance(2)
+    house.broker.cancel(house.consume("s").consumer)
+    house.advance(0)
+
+    assert house.broker.queue("s").first_offset == 0
