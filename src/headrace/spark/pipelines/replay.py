@@ -178,7 +178,7 @@ def _replay(frame: DataFrame, steps: Iterator[Step], settings: ReplaySettings, s
         if settings.rate:
             time.sleep(max(0.0, messages / settings.rate - (time.monotonic() - started)))
         say("reading")
-    return Progress(settings.name, messages, batches, time.monotonic() - started)
+    return say("")
 
 
 def _id(step: Step) -> str:

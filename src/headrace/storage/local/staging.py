@@ -301,13 +301,18 @@ class StagingArea:
                     gone += 1
             except FileNotFoundError:
                 continue
-        if self._keeper is not None:
-            self._keeper.sweep(before_s - _KEPT_SECONDS)
         for mark in (self._root / _ENDED).glob("*"):
             with contextlib.suppress(FileNotFoundError):  # swept by another thread
                 if mark.stat().st_mtime < before_s:
                     mark.unlink()
         return gone
+
+    def sweep_all(self, before_s: float) -> None:
+        """Sweep, also what earlier brokers left with the keeper. Errors there leave it for the next time."""
+        self.sweep(before_s)
+        if self._keeper is not None:
+            with contextlib.suppress(Unavailable):
+                self._keeper.sweep(before_s - _KEPT_SECONDS)
 
     @property
     def is_used(self) -> bool:
