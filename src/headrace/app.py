@@ -26,7 +26,7 @@ from headrace.announcement import ReadyFile, announce
 from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration
 from headrace.core.access.logins import Background, Result
-from headrace.engines import OpenEngine, load_store, name_of, open_engine, open_store
+from headrace.engines import OpenEngine, load_store, name_of, open_engine, open_keeper, open_store
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable, missing_extra
 from headrace.launch import Launch, become
 from headrace.listeners import Listeners
@@ -398,7 +398,7 @@ class _Program:
             import tempfile  # it loads compressors: half a MB that no other broker needs
 
             temporary = Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging"
-            return StagingArea(temporary, _STAGED_BYTES, is_lasting=not storage.store)
+            return StagingArea(temporary, _STAGED_BYTES, open_keeper(self._settings) if storage.store else None)
         return StagingArea(storage.data / "staging", _STAGED_BYTES)
 
     def _stopping(self) -> str:

@@ -8,6 +8,7 @@ from headrace.config.settings import Settings, StorageSettings
 from headrace.errors import Unavailable, missing_extra
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine, LocalSettings
+from headrace.storage.local.staging import Keeper
 from headrace.storage.memory import MemoryEngine
 
 OpenEngine = Callable[[Settings, Wake], Engine]
@@ -64,6 +65,13 @@ def open_store(chosen: Settings, wake: Wake, is_proven: bool = False) -> Engine:
         done_retention_ms=settings.done_retention,
     )
     return ObjectEngine(settings.store, wake, sizes, group=chosen.cluster.group)
+
+
+def open_keeper(chosen: Settings) -> Keeper:
+    """Return the place in the store for bulk transactions that are stored part by part."""
+    from headrace.storage.objects.parts import StoredParts
+
+    return StoredParts(chosen.storage.store, chosen.cluster.group, chosen.storage.store_timeout)
 
 
 def name_of(settings: StorageSettings) -> str | None:

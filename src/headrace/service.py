@@ -191,7 +191,7 @@ class Service:
             self._sweep_due_us = now_us + _SWEEP_US
             staging, before_s = self._environment.staging, now_us / 1_000_000 - EXPIRE_SECONDS
             if staging.is_used:
-                self._environment.background.run(lambda: staging.sweep(before_s), lambda _: None)
+                self._environment.background.run(lambda: staging.sweep_all(before_s), lambda _: None)
 
     def trouble(self) -> str:
         """Return why nothing can be published now; "" while it can."""

@@ -245,7 +245,7 @@ class ArrowCodec:
         size = 0
         for part in parts:
             target, part_bytes = area.outline(key, part)
-            if target["kind"] == COPY or not area.is_lasting:
+            if target["kind"] == COPY:
                 return [list(parts)]
             if portions[-1] and size + part_bytes > most_bytes:
                 portions.append([])

@@ -522,7 +522,7 @@ class Board:
     def close(self) -> None:
         """Say the end of each pipeline."""
         for progress in self._progress.values():
-            self._say(_sentence(progress))
+            self._say(_sentence(replace(progress, phase="")))
 
     def table(self) -> "Table | str":
         """Return the pipelines as a table."""

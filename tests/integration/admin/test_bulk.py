@@ -239,18 +239,25 @@ def test_a_task_that_comes_late_is_refused_and_the_next_attempt_is_not(
     assert payloads(read(http, name)) == ["c"]
 
 
-def test_a_write_of_any_size_is_stored_once_whatever_is_killed_in_between(durable: Server, tmp_path: Path) -> None:
-    declare(durable, "orders")
-    with client(durable) as http:
+@pytest.fixture(params=["directory", "store"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """A broker whose messages outlast it."""
+    with serving(Server(tmp_path, store=f"file://{tmp_path}/store" if request.param == "store" else "")) as running:
+        yield running
+
+
+def test_a_write_of_any_size_is_stored_once_whatever_is_killed_in_between(kept: Server, tmp_path: Path) -> None:
+    declare(kept, "orders")
+    with client(kept) as http:
         parts = stage_large(http, "first", 18)
         with ThreadPoolExecutor(1) as pool:
             interrupted = pool.submit(commit, http, "job", *parts, sequence=3)
             eventually(lambda: bounds(http, "orders")["next"] > 0)
-            durable.kill()
+            kept.kill()
             with pytest.raises(httpx.HTTPError):
                 interrupted.result()
-    durable.start()
-    with client(durable) as http:
+    kept.start()
+    with client(kept) as http:
         stored = bounds(http, "orders")["next"]
         again = stage_large(http, "again", 1)
         assert http.delete("/bulk/transactions/job").status_code == 200  # the rest of the commit stays
@@ -264,7 +271,7 @@ def test_a_write_of_any_size_is_stored_once_whatever_is_killed_in_between(durabl
         assert topics == [f"first {part} {row}" for part in range(18) for row in range(4)]
         assert 0 < stored < 72
         assert commit(http, "job", *again, sequence=3).json()["status"] == "committed before"
-        assert not list((tmp_path / "data" / "staging").glob("*job*"))
+        assert not [*tmp_path.glob("data/staging/*job*"), *tmp_path.glob("store/*/staging/*job*/*")]
 
 
 def stage_large(http: httpx.Client, label: str, count: int) -> list[str]:

@@ -69,6 +69,32 @@ def test_a_small_batch_of_a_stream_has_the_rows_of_a_batch_read(
     assert found[-1].headers == {"tenant": "a", "n": "5"}
 
 
+def test_no_plan_shows_a_password(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    secret = "hunter2hunter2"
+    for path, body in (
+        ("users/reader", {"password": secret, "tags": ""}),
+        ("permissions/%2F/reader", {"configure": "", "write": "", "read": ".*"}),
+    ):
+        assert httpx.put(f"{broker.url}/api/{path}", json=body, timeout=30, verify=False).is_success
+    broker.publish("orders", 3)
+    url = f"http://reader:{secret}@127.0.0.1:{broker.server.http_port}"
+    reader = spark.read.format("headrace").option("url", url)
+    frame = reader.load("orders").where("offset > 0")
+
+    assert frame.count() == 2
+    shown = [str(frame._jdf.queryExecution()), frame._jdf.queryExecution().stringWithStats()]
+    shown += [str(reader.option("password", secret).load("orders")._jdf.queryExecution())]
+    stream = spark.readStream.format("headrace").option("url", url).load("orders").writeStream
+    stream = stream.format("memory").queryName("secrets").option("checkpointLocation", str(tmp_path / "at"))
+    query = stream.trigger(availableNow=True).start()
+    assert query.awaitTermination(WAIT_SECONDS)
+    shown += [str(query._jsq.explainInternal(True)), str(query.lastProgress)]
+    shown += [file.read_text(errors="replace") for file in (tmp_path / "at").rglob("*") if file.is_file()]
+
+    assert all("orders" in text or "headrace" in text for text in shown[:4])
+    assert [text for text in shown if secret in text] == []
+
+
 def test_ranges_patterns_and_filters_work_through_the_broker(spark: SparkSession, broker: Broker) -> None:
     for queue in ("sensor-1", "sensor-2"):
         broker.publish(queue, 20)

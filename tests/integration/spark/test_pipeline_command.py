@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.held_proxy import HeldProxy
 from tests.integration.spark.conftest import Broker
@@ -92,6 +94,29 @@ def test_pipelines_of_a_file_that_are_killed_together_lose_and_repeat_nothing(br
     ]
     rows = [row for path in named for row in pq.read_table(unquote(urlsplit(path).path)).to_pylist()]
     assert sorted(row["offset"] for row in rows) == list(range(110))
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_an_archive_in_a_table_that_was_killed_has_every_message_once(
+    broker: Broker, tmp_path: Path, format_: str
+) -> None:
+    broker.publish("in", 60)
+    archive = tmp_path / "archive"
+    keep = f"{{type: archive, from: in, to: archive, max_bytes: 1k, every: 0 seconds, format: {format_}}}"
+    (tmp_path / "pipelines.yaml").write_text(f"pipelines:\n  keep: {keep}\n")
+    words = command("run", "pipelines.yaml", "--url", broker.url, "--master", "local[2]")
+    kill_when(words, tmp_path, lambda: bool(list(archive.rglob("*.parquet"))))
+    broker.publish("in", 10, 60)
+
+    finish([*words, "--once"], tmp_path)
+
+    if format_ == "delta":
+        offsets = DeltaTable(str(archive)).to_pyarrow_table(columns=["offset"])
+    else:
+        catalog = SqlCatalog("headrace", uri=f"sqlite:///{archive / 'catalog.db'}", warehouse=archive.as_uri())
+        offsets = catalog.load_table("archive.messages").scan(selected_fields=("offset",)).to_arrow()
+        catalog.close()
+    assert sorted(offsets.column("offset").to_pylist()) == list(range(70))
 
 
 def test_a_replay_that_was_killed_goes_on_and_repeats_nothing(broker: Broker, tmp_path: Path) -> None:

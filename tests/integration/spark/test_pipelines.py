@@ -1,6 +1,7 @@
 """Pipelines between queues and files, through a running broker: every message once, also when started again."""
 
 import json
+import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -8,14 +9,18 @@ from pathlib import Path
 
 import httpx
 import pika
+import proton
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from proton import Message as ProtonMessage
+from proton.utils import BlockingConnection
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.errors import Refused, TooLarge
+from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.spark.client import Client, Query
 from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
 from headrace.spark.pipelines.assign import AssignSettings, read_filters, run_assign
@@ -27,6 +32,7 @@ from headrace.spark.pipelines.replay import ReplaySettings, run_replay
 from headrace.spark.pipelines.run import Progress
 from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
 from tests.integration.spark.conftest import Broker
+from tests.paho_helpers import Paho
 from tests.servers import Server, serving
 
 
@@ -210,6 +216,10 @@ def test_an_archive_is_a_table_that_has_every_message_once_also_when_a_batch_com
     else:
         catalog = SqlCatalog("headrace", uri=f"sqlite:///{archive / 'catalog.db'}", warehouse=archive.as_uri())
         rows = catalog.load_table("archive.messages").scan().to_arrow().to_pylist()
+        for state in archive.rglob("*.metadata.json"):  # from the first one on
+            found = json.loads(state.read_text())
+            specs = {spec["spec-id"]: [field["name"] for field in spec["fields"]] for spec in found["partition-specs"]}
+            assert specs[found["default-spec-id"]] == ["queue", "date"]
         catalog.close()
     assert sorted((row["queue"], row["payload"].decode()) for row in rows) == sorted(
         [("orders", f"orders {number}") for number in range(25)]
@@ -231,34 +241,39 @@ def stored(broker: Broker, queue: str) -> list[tuple[bytes, int, bytes, int, boo
     ]
 
 
-@pytest.mark.parametrize("way", ["replay", "replay an archive", "compact", "compact in place"])
+@pytest.mark.parametrize(
+    "way", ["replay", "replay parquet", "replay delta", "replay iceberg", "compact", "compact in place"]
+)
 def test_every_property_survives_byte_for_byte(spark: SparkSession, broker: Broker, tmp_path: Path, way: str) -> None:
-    channel = broker.declare("orders", **{"x-queue-type": "stream"})
+    queue = "orders of ä/1" if way == "replay delta" else "007"
+    channel = broker.declare(queue, **{"x-queue-type": "stream"})
     headers = {"n": 5, "price": Decimal("1.50"), "nested": {"list": [1, b"\xff", None]}, "when": datetime(2026, 1, 1)}
-    for number in range(3):
+    for number in (0, 0, 1):  # keys: of two messages, compact keeps the later one
         properties = pika.BasicProperties(
             "text/plain", "gzip", headers, 2, 7, f"correlation {number}", "replies", "3600000", f"id {number}",
             1_767_225_600, "order", "guest", "app",
         )  # fmt: skip
-        channel.basic_publish("", "orders", f"{number}".encode(), properties)
-    channel.basic_publish("", "orders", b"bare")
-    before = stored(broker, "orders")
+        channel.basic_publish("", queue, b'{"key": %d}' % number, properties)
+    channel.basic_publish("", queue, b"bare")
+    publish_elsewhere(broker, queue)
+    before = stored(broker, queue)
     endpoint = Endpoint(broker.url)
 
     if way == "replay":
         broker.declare("again")
-        run_replay(spark, ReplaySettings("r", endpoint, "orders", "again", tmp_path / "state"))
-    elif way == "replay an archive":
+        run_replay(spark, ReplaySettings("r", endpoint, queue, "again", tmp_path / "state"))
+    elif way.startswith("replay"):
         broker.declare("again")
-        run_archive(spark, ArchiveSettings("a", endpoint, "orders", tmp_path / "archive", once=True))
-        settings = ReplaySettings("r", endpoint, "orders", "again", tmp_path / "state", str(tmp_path / "archive"))
-        run_replay(spark, settings)
+        archive, format_ = tmp_path / "archive", way.split()[1]
+        run_archive(spark, ArchiveSettings("a", endpoint, queue, archive, once=True, format=format_))
+        run_replay(spark, ReplaySettings("r", endpoint, queue, "again", tmp_path / "state", str(archive)))
     else:
-        target = "again" if way == "compact" else "orders"
-        run_compact(spark, CompactSettings(endpoint, "orders", target, tmp_path / "state"))
+        target = "again" if way == "compact" else queue
+        run_compact(spark, CompactSettings(endpoint, queue, target, tmp_path / "state", "json:$.key"))
 
-    after = stored(broker, "orders" if way == "compact in place" else "again")
-    assert after == (before if way.startswith("replay") else before[-1:])
+    after = stored(broker, queue if way == "compact in place" else "again")
+    assert {encoding for _, encoding, _, _, _ in before} == {AMQP091, MQTT5, AMQP10}
+    assert after == (before if way.startswith("replay") else before[1:])
     if way == "replay":
         _, properties, _ = channel.basic_get("again", auto_ack=True)
         assert (properties.message_id, properties.timestamp, properties.expiration) == (
@@ -267,6 +282,27 @@ def test_every_property_survives_byte_for_byte(spark: SparkSession, broker: Brok
             "3600000",
         )
         assert properties.headers == {**headers, "when": datetime(2026, 1, 1, tzinfo=UTC)}
+
+
+def publish_elsewhere(broker: Broker, queue: str) -> None:
+    """Publish with all properties that MQTT 5 and AMQP 1.0 have."""
+    channel = broker.declare()
+    channel.queue_bind(queue, "amq.topic", "devices.#")
+    device = Paho(broker.server.mqtt_port, "device")
+    device.sure(
+        "devices/1", '{"key": 2}', user=[("tenant", "a"), ("tenant", "b")], ContentType="text/plain",
+        ResponseTopic="answers/1", CorrelationData=b"\x00\xff", PayloadFormatIndicator=1, MessageExpiryInterval=3600,
+    )  # fmt: skip
+    device.close()
+    url = f"amqp://127.0.0.1:{broker.server.port}"
+    connection = BlockingConnection(url, timeout=60, user="guest", password="guest", allowed_mechs="PLAIN")
+    message = ProtonMessage(
+        body=b'{"key": 3}', id=uuid.UUID(int=7), correlation_id=2**40, reply_to="answers", subject="devices.2",
+        content_type="text/plain", group_id="g", creation_time=1_767_225_600.0, durable=True, priority=7, inferred=True,
+        properties={"n": proton.int32(5), "deep": [1, "two"]}, annotations={proton.symbol("x-opt-place"): 3},
+    )  # fmt: skip
+    connection.create_sender("/exchanges/amq.topic/devices.2").send(message)
+    connection.close()
 
 
 def test_an_archive_without_stored_properties_can_be_replayed(

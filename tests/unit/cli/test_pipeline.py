@@ -23,7 +23,7 @@ def test_a_line_comes_at_least_every_two_seconds_also_within_a_call_of_spark() -
     preparing = ticked(board, clock, lines, 2)
     board.tell(Progress("compact", 1000, 0, 1.0, phase="reading"))
     reading = ticked(board, clock, lines, 4)
-    board.tell(Progress("compact", 1000, 1, 5.0))
+    board.tell(Progress("compact", 1000, 0, 5.0, phase="storing"))
     board.close()
 
     assert REPORT_SECONDS < 2

@@ -17,9 +17,10 @@ from headrace.errors import Refused
 from headrace.selector import parse, to_spark_sql
 from headrace.spark.client import Client
 from headrace.spark.options import RAW_PROPERTIES, write_options
-from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, declare_queue, files_at
+from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, declare_queue
 from headrace.spark.pipelines.run import Progress, State, Tell, open_state, read_json, refusals, say_nothing, write_json
-from headrace.spark.place import RAW, schema_of
+from headrace.spark.pipelines.tables import read_archive
+from headrace.spark.place import RAW, read_schema
 
 STEP_MESSAGES: Final = 50_000
 STEP_SECONDS: Final = 1.0
@@ -107,10 +108,7 @@ def _messages(spark: SparkSession, settings: ReplaySettings) -> DataFrame:
     if not settings.archive:
         options = {"includeHeaders": "true", "startingOffsets": settings.starting, "endingOffsets": settings.ending}
         return settings.endpoint.read(spark, settings.queues, includeProperties=RAW_PROPERTIES, **options)
-    frame = spark.read.option("mergeSchema", "true").parquet(files_at(settings.archive))
-    for name in RAW:
-        if name not in frame.columns:  # an archive of a release before these columns
-            frame = frame.withColumn(name, F.lit(None).cast(schema_of([name])[name].dataType))
+    frame = read_archive(spark, settings.archive, read_schema("true", RAW_PROPERTIES))
     if settings.queues:
         names = [name.strip() for name in settings.queues.split(",")]
         frame = frame.where(F.col("queue").isin(names))
@@ -180,7 +178,7 @@ def _replay(frame: DataFrame, steps: Iterator[Step], settings: ReplaySettings, s
         if settings.rate:
             time.sleep(max(0.0, messages / settings.rate - (time.monotonic() - started)))
         say("reading")
-    return Progress(settings.name, messages, batches, time.monotonic() - started)
+    return say("")
 
 
 def _id(step: Step) -> str:

@@ -6,7 +6,8 @@ a line of JSON, its blocks, and the bytes kept beside them:
     {"format": 2, "target": {...}, "blocks": [[length, largest payload, first expiry], ...], "beside": length}
 
 A transaction that is too large for one commit is stored part by part. Before the first one, all parts are made durable,
-and `commit.json` has their names, so that a commit that was interrupted goes on with the same rows:
+and `commit.json` has their names, so that a commit that was interrupted goes on with the same rows. A broker over an
+object store has the directory for as long as it runs, and keeps these files in the store as well:
 
     {"sequence": number, "parts": [name, ...]}
 
@@ -16,11 +17,14 @@ A writer may name its attempt at a job; once that attempt is over, its later par
 import contextlib
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, final
+
+from mypy_extensions import mypyc_attr
 
 from headrace.errors import Corrupt, NotFound, PreconditionFailed, Unavailable
 from headrace.model import Message, Source
@@ -127,6 +131,28 @@ _COMMIT: Final = "commit.json"
 _KEPT_SECONDS: Final = 7 * 86_400
 """The age at which the parts of a commit are removed that was begun and not ended."""
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Keeper(ABC):
+    """A place that outlasts the staging directory, for the files of commits that are stored part by part."""
+
+    @abstractmethod
+    def keep(self, folder: str, name: str, data: bytes) -> None:
+        """Store a file durably. Raises Unavailable."""
+
+    @abstractmethod
+    def fetch(self, folder: str, name: str) -> bytes | None:
+        """Return a file, None if there is none. Raises Unavailable."""
+
+    @abstractmethod
+    def remove(self, folder: str) -> None:
+        """Remove the files of a folder. Raises Unavailable."""
+
+    @abstractmethod
+    def sweep(self, before_s: float) -> None:
+        """Remove the files that are older. Raises Unavailable."""
+
+
 Target = Mapping[str, str]
 """The target of a part: one of queue, exchange and topic, and its name."""
 
@@ -135,11 +161,11 @@ Target = Mapping[str, str]
 class StagingArea:
     """The parts of all open transactions, in one directory. Several threads may call it."""
 
-    def __init__(self, root: Path, max_bytes: int, is_lasting: bool = True) -> None:
+    def __init__(self, root: Path, max_bytes: int, keeper: Keeper | None = None) -> None:
         self._root = root
         self._max_bytes = max_bytes
-        self.is_lasting = is_lasting
-        """Whether parts last as long as the messages of the engine, so that a commit can be stored part by part."""
+        self._keeper = keeper
+        """Has what must last, where the messages of the engine outlast the directory."""
 
     def put(
         self,
@@ -165,7 +191,7 @@ class StagingArea:
         known = [[each.block.length, each.largest_bytes, each.first_expiry_us] for each in blocks]
         said = {"format": FORMAT, "target": dict(target), "blocks": known, "beside": len(beside)}
         head = json.dumps(said).encode() + b"\n"
-        path = folder / (encode_name(part).replace("/", "+") + _SUFFIX)
+        path = folder / _file_of(part)
         draft = path.with_suffix(_DRAFT)
         try:
             with open(draft, "wb", opener=open_privately) as file:
@@ -191,7 +217,7 @@ class StagingArea:
 
     def get(self, transaction: str, part: str) -> tuple[Target, list[EncodedBlock], bytes]:
         """A part: its target, its blocks and the bytes beside them. Raises NotFound when it is missing or not whole."""
-        path = self._folder(transaction) / (encode_name(part).replace("/", "+") + _SUFFIX)
+        path = self._found(transaction, _file_of(part))
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -205,7 +231,7 @@ class StagingArea:
 
     def outline(self, transaction: str, part: str) -> tuple[Target, int]:
         """The target of a part, and its size in bytes. Raises NotFound."""
-        path = self._folder(transaction) / (encode_name(part).replace("/", "+") + _SUFFIX)
+        path = self._found(transaction, _file_of(part))
         try:
             with path.open("rb") as file:
                 head = json.loads(file.readline())
@@ -216,16 +242,23 @@ class StagingArea:
     def begin(self, transaction: str, sequence: int, parts: Sequence[str]) -> None:
         """Make these parts durable, to be stored one after the other. Raises Unavailable."""
         folder, disk = self._folder(transaction), Disk()
+        files = [folder / _file_of(part) for part in parts]
+        commit = json.dumps({"sequence": sequence, "parts": list(parts)}).encode()
         try:
-            disk.sync_files([folder / (encode_name(part).replace("/", "+") + _SUFFIX) for part in parts])
-            disk.write_file(folder / _COMMIT, [json.dumps({"sequence": sequence, "parts": list(parts)}).encode()])
+            if self._keeper is not None:
+                for file in files:
+                    self._keeper.keep(folder.name, file.name, file.read_bytes())
+                self._keeper.keep(folder.name, _COMMIT, commit)
+            else:
+                disk.sync_files(files)
+            disk.write_file(folder / _COMMIT, [commit])
             disk.sync_directories([self._root.parent, self._root, folder])
         except OSError as error:
             raise Unavailable(f"the parts of a transaction cannot be kept: {error.strerror or error}") from error
 
     def begun(self, transaction: str, sequence: int) -> list[str]:
         """The parts that `begin` was given. Raises NotFound when they are gone."""
-        path = self._folder(transaction) / _COMMIT
+        path = self._found(transaction, _COMMIT)
         try:
             document = json.loads(path.read_bytes())
             if document["sequence"] == sequence:
@@ -252,7 +285,10 @@ class StagingArea:
             mark = self._mark(transaction, attempt)
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
-        _remove_folder(self._folder(transaction))
+        folder = self._folder(transaction)
+        if self._keeper is not None and (folder / _COMMIT).exists():
+            self._keeper.remove(folder.name)
+        _remove_folder(folder)
 
     def sweep(self, before_s: float) -> int:
         """Remove transactions without a write since then; returns their number."""
@@ -270,6 +306,13 @@ class StagingArea:
                 if mark.stat().st_mtime < before_s:
                     mark.unlink()
         return gone
+
+    def sweep_all(self, before_s: float) -> None:
+        """Sweep, also what earlier brokers left with the keeper. Errors there leave it for the next time."""
+        self.sweep(before_s)
+        if self._keeper is not None:
+            with contextlib.suppress(Unavailable):
+                self._keeper.sweep(before_s - _KEPT_SECONDS)
 
     @property
     def is_used(self) -> bool:
@@ -297,6 +340,29 @@ class StagingArea:
 
     def _folder(self, transaction: str) -> Path:
         return self._root / encode_name(transaction).replace("/", "+")
+
+    def _found(self, transaction: str, name: str) -> Path:
+        """The path of a file, which is fetched from the keeper if only that has it. Raises Unavailable."""
+        folder = self._folder(transaction)
+        path = folder / name
+        if self._keeper is None or path.exists():
+            return path
+        data = self._keeper.fetch(folder.name, name)
+        if data is not None:
+            self._root.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            folder.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
+            draft = path.with_suffix(_DRAFT)
+            try:
+                with open(draft, "wb", opener=open_privately) as file:
+                    file.write(data)
+                draft.replace(path)
+            except OSError as error:
+                raise Unavailable(f"a part cannot be read now: {error.strerror or error}") from error
+        return path
+
+
+def _file_of(part: str) -> str:
+    return encode_name(part).replace("/", "+") + _SUFFIX
 
 
 def _decode(data: bytes, file: str) -> tuple[Target, list[EncodedBlock], bytes]:

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import NotFound, PreconditionFailed, Unavailable
 from headrace.storage.local.encoding import encode_block
-from headrace.storage.local.staging import StagingArea, encoded
+from headrace.storage.local.staging import Keeper, StagingArea, encoded
 from tests.workbench import all_values, full_message, many
 
 TARGET = {"kind": "queue", "name": "orders"}
@@ -27,6 +27,44 @@ def test_a_part_comes_back_as_it_was_also_to_another_process(tmp_path: Path) -> 
         all_values(many(3)), all_values([full_message()]),
     ]  # fmt: skip
     assert [(rows.largest_bytes, rows.first_expiry_us) for rows in found] == [(8, 0), (4, 2_060)]
+
+
+class Shelf(Keeper):
+    """Files in memory, which cannot be swept now."""
+
+    def __init__(self) -> None:
+        self.files: dict[tuple[str, str], bytes] = {}
+
+    def keep(self, folder: str, name: str, data: bytes) -> None:
+        self.files[folder, name] = data
+
+    def fetch(self, folder: str, name: str) -> bytes | None:
+        return self.files.get((folder, name))
+
+    def remove(self, folder: str) -> None:
+        self.files = {each: data for each, data in self.files.items() if each[0] != folder}
+
+    def sweep(self, before_s: float) -> None:
+        raise Unavailable("the store is away")
+
+
+def test_a_commit_that_has_begun_goes_on_in_another_directory_with_one_keeper(tmp_path: Path) -> None:
+    shelf = Shelf()
+    first, next_ = (StagingArea(tmp_path / name, 1 << 20, shelf) for name in ("first", "next"))
+    for part in ("p0", "p1", "late"):
+        first.put("job", part, TARGET, [encoded(encode_block(0, many(3)))], b"beside")
+    first.begin("job", 4, ["p0", "p1"])
+
+    assert next_.begun("job", 4) == ["p0", "p1"]
+    assert next_.outline("job", "p0") == first.outline("job", "p0")
+    assert next_.get("job", "p1")[2] == b"beside"
+    with pytest.raises(NotFound):
+        next_.get("job", "late")
+    with pytest.raises(NotFound):
+        next_.begun("job", 5)
+    next_.sweep_all(0)
+    next_.remove("job")
+    assert not shelf.files
 
 
 def test_the_same_part_again_replaces_it(tmp_path: Path) -> None:
