@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.compare.brokers import Given
+from bench.compare.brokers import RunningBroker
 from bench.compare.course import Pace
 from bench.compare.load import Endpoint, Load, Scenario, Step
 from bench.compare.result import Result
@@ -204,7 +204,9 @@ def through_broker(store: str, directory: Path, interval_ms: int, seconds: float
             time.sleep(0.05)
         endpoint = Endpoint("127.0.0.1", json.loads(ready.read_text())["ports"]["amqp"], "guest", "guest", "/")
         print(f"flush interval {interval_ms} ms", flush=True)
-        Runner([Given("broker", {"amqp": endpoint}, server.pid)], SCENARIOS, rounds, Pace(seconds)).run(Printer())
+        Runner([RunningBroker("broker", {"amqp": endpoint}, server.pid)], SCENARIOS, rounds, Pace(seconds)).run(
+            Printer()
+        )
     finally:
         server.terminate()
         server.wait(60)

@@ -44,7 +44,7 @@ class Contestant(ABC):
 
 
 @final
-class Given(Contestant):
+class RunningBroker(Contestant):
     """A broker that runs already, and goes on afterwards."""
 
     def __init__(self, name: str, endpoints: dict[Family, Endpoint], pid: int | None) -> None:

@@ -368,7 +368,7 @@ class Workshop:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Whatever is left comes to a lone member, one by one, and nothing else; then the log is empty."""
+        """Whatever is left comes to a single member, one by one, and nothing else; then the log is empty."""
         self.let_leases_end()
         self.note()
         for team in self.teams:

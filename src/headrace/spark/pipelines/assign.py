@@ -104,7 +104,7 @@ def start_assign(spark: SparkSession, settings: AssignSettings) -> Watch:
         "maxBytesPerTrigger": settings.max_bytes,
         "minPartitions": str(parallelism(spark)),
     }
-    assign = Batches(server, state, settings.filters)
+    assign = BatchAssigner(server, state, settings.filters)
     with refusals(f"pipeline {settings.name!r}"):
         frame = settings.endpoint.stream(spark, settings.queues, columns_read(settings.filters), **options)
         writer = frame.writeStream.foreachBatch(assign)
@@ -133,7 +133,7 @@ class Part:
 
 
 @final
-class Batches:
+class BatchAssigner:
     """Assigns batch after batch; Spark calls it with a frame and the number of the batch."""
 
     def __init__(self, server: Server, state: State, filters: Filters) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from headrace.net.output import Output
 
 
-class Line:
+class FakeWire:
     """What a connection sees of its wire, without a socket."""
 
     def __init__(self) -> None:
