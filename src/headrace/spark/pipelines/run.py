@@ -119,7 +119,7 @@ class Progress:
     reached: Mapping[str, int] = field(default_factory=dict)
     """The next offset of each queue that a stream reads."""
     note: str = ""
-    """What it waits for, or why it failed; "" while it works."""
+    """The reason why it waits or failed; "" while it works."""
 
     @property
     def rate(self) -> float:

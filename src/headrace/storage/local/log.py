@@ -115,9 +115,9 @@ class LocalGroup:
         self.has_files = False
         self.has_pending_file = False
         self.is_dirty = False
-        """Whether it changed since the last checkpoint; the catalog sets it."""
+        """True if it changed since the last checkpoint; the catalog sets it."""
         self.is_shared = False
-        """Whether its state is in the table of groups, where it then stays."""
+        """True if its state is in the table of groups, where it then stays."""
 
     @property
     def directory(self) -> Path:
@@ -183,7 +183,7 @@ class LocalLog(Log):
         self._open_piece: Piece | None = None
         """The last piece of the tail, if small appends extend it."""
         self.is_in_tails = False
-        """Whether the catalog counts it among the logs with a tail."""
+        """True if the catalog counts it among the logs with a tail."""
         self.dropped = False
         self.flushing = 0
         """The number of pieces at the start of the tail that the flusher is writing."""
@@ -215,7 +215,7 @@ class LocalLog(Log):
 
     @property
     def has_tail(self) -> bool:
-        """Whether any message is in no segment."""
+        """True if any message is in no segment."""
         return self._single is not None or bool(self._pieces)
 
     @property
@@ -410,12 +410,12 @@ class LocalLog(Log):
 
     @property
     def has_segments(self) -> bool:
-        """Whether the log may have segments."""
+        """True if the log may have segments."""
         return self.active is not None or self.unloaded is not None or bool(self.sealed)
 
     @property
     def has_small_tail(self) -> bool:
-        """Whether the tail is not worth a file: making one takes as long as a few hundred messages."""
+        """True if the tail is not worth a file: making one takes as long as a few hundred messages."""
         return self.tail_bytes <= _SMALL_BYTES and not any([piece.block is not None for piece in self._pieces or ()])
 
     def copy_tail(self) -> Tail:

@@ -139,7 +139,7 @@ class StagingArea:
         self._root = root
         self._max_bytes = max_bytes
         self.is_lasting = is_lasting
-        """Whether parts last as long as the messages of the engine, so that a commit can be stored part by part."""
+        """True if parts last as long as the messages of the engine, so that a commit can be stored part by part."""
 
     def put(
         self,
@@ -273,7 +273,7 @@ class StagingArea:
 
     @property
     def is_used(self) -> bool:
-        """Whether a sweep could find anything."""
+        """True if a sweep could find anything."""
         return self._root.is_dir()
 
     def used_bytes(self) -> int:
