@@ -1,4 +1,4 @@
-"""What the engine over an object store does: confirmed messages, latency, and memory over a backlog.
+"""Figures of the engine over an object store: confirmed messages, latency, and memory over a backlog.
 
     python -m bench.objects [--store URL] [--messages N]     throughput and latency of the engine alone
     python -m bench.objects [--store URL] --backlog N        memory while a backlog grows, is read, and is worked off
@@ -191,7 +191,7 @@ class Printer(Audience):
 
 
 def through_broker(store: str, directory: Path, interval_ms: int, seconds: float, rounds: int) -> None:
-    """What clients see of a broker over the store."""
+    """Measure clients of a broker over the store."""
     ready = directory / f"ready-{interval_ms}.json"
     ports = [word for name in ("amqp", "mqtt", "http", "ws") for word in (f"--{name}", "0")]
     command = [sys.executable, "-m", "headrace", "serve", "--store", store, "--ready-file", str(ready), *ports]
