@@ -140,7 +140,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class FakeWire:
-    """What a connection sees of its wire, without a socket."""
+    """The wire of a connection, without a socket."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -235,7 +235,7 @@ class Device:
         self.field.run()
 
     def take(self) -> list[Packet]:
-        """What came since the last look."""
+        """Packets since the last look."""
         data, self.line.sent = b"".join(self.line.sent), []
         packets: list[Packet] = []
         at = 0
@@ -279,7 +279,7 @@ class Device:
         data = self.take()
         self.connack = data[0] if data else None
         self.more = data[1:]
-        """What came right behind the CONNACK."""
+        """Packets right behind the CONNACK."""
 
     def subscribe(self, *patterns: tuple[str, int] | str, said: dict[int, Any] | None = None) -> list[int]:
         """Returns the reasons; what else came is kept for `take`."""

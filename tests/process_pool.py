@@ -36,9 +36,9 @@ _APART = (
     "headrace.cli.demo",
     "headrace.cli.pipeline",
 )
-"""What is left for those to read who use it: Spark is large, and few commands are about it."""
+"""Modules that only their users read: Spark is large, and few commands are about it."""
 _OF_OTHERS = ("argon2", "pyarrow", "rich.markdown", "uvicorn.protocols.http.httptools_impl", "uvloop", "websockets")
-"""What else is read only when it is needed."""
+"""Other modules that are read only when they are needed."""
 _POLL_SECONDS = 0.01
 
 

@@ -122,7 +122,7 @@ class S3:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to find it."""
+        """The environment that a process needs to find it."""
         return environment_of(self._proxy.port)
 
     @contextlib.contextmanager
@@ -133,7 +133,7 @@ class S3:
 
 
 def environment_of(port: int) -> dict[str, str]:
-    """What a process needs to find an S3 at this port."""
+    """The environment that a process needs to find an S3 at this port."""
     return {
         "AWS_ENDPOINT": f"http://127.0.0.1:{port}",
         "AWS_ALLOW_HTTP": "true",
@@ -155,7 +155,7 @@ class Google:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to find it."""
+        """The environment that a process needs to find it."""
         address = f"http://127.0.0.1:{self._proxy.port}"
         key = {
             "gcs_base_url": address,

@@ -6,7 +6,7 @@ from headrace.net.output import Output
 
 
 class FakeWire:
-    """What a connection sees of its wire, without a socket."""
+    """The wire of a connection, without a socket."""
 
     def __init__(self) -> None:
         self.output = Output(1 << 60, lambda: None, lambda: None)

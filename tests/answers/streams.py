@@ -8,7 +8,7 @@ from tests.answers.decisions import Answers, NotPromised, Place, Request, Synced
 from tests.stream_client import StreamClient, entry, position, publish, subscription, table, text, texts
 
 _OWN = ("PUBLISH_CONFIRM", "PUBLISH_ERROR", "DELIVER", "METADATA_UPDATE", "CONSUMER_UPDATE", "CREDIT")
-"""What a server says without a request, or instead of a response."""
+"""Frames of a server without a request, or instead of a response."""
 _REFUSAL = NotPromised("it says that nothing was stored")
 _LOGIN = NotPromised("it is about the connection alone")
 _READ = NotPromised("it tells what readers may see, and changes nothing")

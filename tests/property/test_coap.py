@@ -39,7 +39,7 @@ def test_any_request_can_be_answered(head: tuple[int, int, bytes], rest: bytes, 
 
 
 class _Port:
-    """Where answers go."""
+    """The port that answers go to."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []

@@ -27,7 +27,7 @@ def house_with(**options: object) -> House:
 
 
 def restarted(house: House) -> House:
-    """What a new process finds."""
+    """The group as a new process finds it."""
     return House(house.engine, house.clock)
 
 

@@ -96,7 +96,7 @@ class _Client:
         return self._texts(b"".join(sent))
 
     def left(self, queue: str) -> list[str]:
-        """What a queue holds, as the broker would tell after a restart."""
+        """Messages of a queue as a restarted broker has them."""
         self.house.run()
         found = House(self.house.engine).broker.queue(queue)
         return [message.payload.decode() for _, message in found.browse(0, 1000)]

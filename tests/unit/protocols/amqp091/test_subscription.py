@@ -1,4 +1,4 @@
-"""What deliveries carry besides what was published, driven without a network."""
+"""Additions of the broker to deliveries, driven without a network."""
 
 from typing import cast
 
