@@ -39,6 +39,7 @@ class MemoryLogs:
             if not queue.deleted:
                 queue.trim(batch)
         commit, stored = batch.collect_memory()
+        _leave_out_groups(commit)
         self._commit(commit)
         for queue in {*touched, *[queue for appends in stored for queue in appends.queues]}:
             if not queue.deleted:
@@ -59,6 +60,14 @@ class MemoryLogs:
     def _commit(self, commit: Commit) -> None:
         self.engine.commit(commit, _no_error)
         self.engine.sync()
+
+
+def _leave_out_groups(commit: Commit) -> None:
+    """Keep of the steps of groups the messages that they drop: nobody reads the groups of a log in memory."""
+    steps, commit.steps = commit.steps, []
+    for step in steps:
+        if step.cut:
+            commit.truncate(step.log, step.cut)
 
 
 def _no_error(error: HeadraceError | None) -> None:
