@@ -1,4 +1,4 @@
-"""How long a takeover takes, seen by a publisher that waits for confirms: from the end of the owner to the next one.
+"""Duration of a takeover, seen by a publisher that waits for confirms: from the end of the owner to the next one.
 
     python -m bench.cluster [--store URL] [--lease 2s] [--rounds 5]
 

@@ -1,4 +1,4 @@
-"""What the core costs: CPU time per message in one process, from publish to ack, and how it grows. No network.
+"""Cost of the core: CPU time per message in one process, from publish to ack, and how it grows. No network.
 
 python -m bench.core                     everything
 python -m bench.core cycle routing       some of it
@@ -194,7 +194,7 @@ def fill(path: Path, count: int) -> int:
 
 
 def consume(path: Path, count: int) -> int:
-    """How much memory it takes to open the queue's group and take 20,000 messages, or half of them all."""
+    """Memory that it takes to open the queue's group and take 20,000 messages, or half of them all."""
     engine = LocalEngine(path, settings=LocalSettings(cache_bytes=0))  # one block is kept, the rest is the cache's
     host = Host(engine)
     gc.collect()

@@ -1,4 +1,4 @@
-"""How long does the MQTT codec take for a packet, and a WebSocket for a frame? No broker, no sockets.
+"""Time that the MQTT codec takes for a packet, and a WebSocket for a frame. No broker, no sockets.
 
 python -m bench.mqtt_codec
 """

@@ -1,4 +1,4 @@
-"""How much memory does an idle MQTT connection take? `python -m bench.mqtt_idle [connections]`."""
+"""Memory of an idle MQTT connection: `python -m bench.mqtt_idle [connections]`."""
 
 import json
 import os

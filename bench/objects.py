@@ -1,4 +1,4 @@
-"""What the engine over an object store does: confirmed messages, latency, and memory over a backlog.
+"""Figures of the engine over an object store: confirmed messages, latency, and memory over a backlog.
 
     python -m bench.objects [--store URL] [--messages N]     throughput and latency of the engine alone
     python -m bench.objects [--store URL] --backlog N        memory while a backlog grows, is read, and is worked off
@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.compare.brokers import Given
+from bench.compare.brokers import RunningBroker
 from bench.compare.course import Pace
 from bench.compare.load import Endpoint, Load, Scenario, Step
 from bench.compare.result import Result
@@ -191,7 +191,7 @@ class Printer(Audience):
 
 
 def through_broker(store: str, directory: Path, interval_ms: int, seconds: float, rounds: int) -> None:
-    """What clients see of a broker over the store."""
+    """Measure clients of a broker over the store."""
     ready = directory / f"ready-{interval_ms}.json"
     ports = [word for name in ("amqp", "mqtt", "http", "ws") for word in (f"--{name}", "0")]
     command = [sys.executable, "-m", "headrace", "serve", "--store", store, "--ready-file", str(ready), *ports]
@@ -204,7 +204,9 @@ def through_broker(store: str, directory: Path, interval_ms: int, seconds: float
             time.sleep(0.05)
         endpoint = Endpoint("127.0.0.1", json.loads(ready.read_text())["ports"]["amqp"], "guest", "guest", "/")
         print(f"flush interval {interval_ms} ms", flush=True)
-        Runner([Given("broker", {"amqp": endpoint}, server.pid)], SCENARIOS, rounds, Pace(seconds)).run(Printer())
+        Runner([RunningBroker("broker", {"amqp": endpoint}, server.pid)], SCENARIOS, rounds, Pace(seconds)).run(
+            Printer()
+        )
     finally:
         server.terminate()
         server.wait(60)

@@ -1,4 +1,4 @@
-"""What a message costs over an object store: bytes written for each byte of payload, and CPU to publish and to drain.
+"""Cost of a message over an object store: bytes written for each byte of payload, and CPU to publish and to drain.
 
     python -m bench.objects_cost [--messages N] [--rounds N]
 

@@ -1,4 +1,4 @@
-"""What does it cost to find where a message goes, and does that grow with what it does not go to?
+"""Cost of routing a message, and its growth with bindings that do not fit.
 
 Run with `python -m bench.routing`; CPU microseconds per call, the best of several rounds.
 """
@@ -92,7 +92,7 @@ def exchange(kind: str, bindings: int) -> None:
 
 
 def worst() -> None:
-    """What one message costs against patterns made to be reached in as many ways as can be."""
+    """Cost of one message against patterns made to be reached in as many ways as can be."""
     exchanges = Exchanges()
     exchanges.declare(Exchange("x", "topic"))
     for bits in range(1024):

@@ -1,4 +1,4 @@
-"""What does a filter cost a message? Time of one evaluation, of one parse, and of importing the package."""
+"""Cost of a filter for a message: time of one evaluation, of one parse, and of importing the package."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""How fast Spark reads and writes queues: against Parquet, against a Python source of tuples, through a running broker.
+"""Speed of Spark with queues: against Parquet, against a Python source of tuples, through a running broker.
 
     python -m bench.spark [--messages 1000000] [--rounds 3] [--only write|read|latency|assign] [--filters 1000]
 
@@ -99,7 +99,7 @@ def at_most(text: str, found: float, wanted: float) -> None:
 
 
 class TupleSource(DataSource):
-    """What a Python source costs that yields a tuple for each message."""
+    """Cost of a Python source that yields a tuple for each message."""
 
     @classmethod
     def name(cls) -> str:
@@ -161,7 +161,7 @@ class Broker:
 
 
 def cpu_seconds() -> dict[str, float]:
-    """What this process and everything below it has used so far, by kind: Java, the broker, all other Python."""
+    """Processor time of this process and everything below it so far, by kind: Java, the broker, all other Python."""
     children: dict[int, list[int]] = {}
     used: dict[int, tuple[str, float]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -313,7 +313,7 @@ def bench_latency(spark: SparkSession, broker: Broker, folder: Path, rounds: int
 
 
 def _single_rows(query: StreamingQuery, broker: Broker) -> list[int]:
-    """How long batches of one row took, without the first two of a query; a message is published every second."""
+    """Durations of batches of one row, without the first two of a query; a message is published every second."""
     found: list[int] = []
     deadline = time.monotonic() + 120
     while len(found) < LATENCY_ROUNDS + 2 and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What the storage engine costs, beside a raw file with write + fdatasync of the same bytes, in one run.
+"""Cost of the storage engine, beside a raw file with write + fdatasync of the same bytes, in one run.
 
     python -m bench.storage                 everything, a few minutes
     python -m bench.storage commits arrow   some of it

@@ -1,4 +1,4 @@
-"""How far one message walks: calls, functions, files and changes of file, for each protocol. Interpreted code only.
+"""Walk of one message: calls, functions, files and changes of file, for each protocol. Interpreted code only.
 
     PYTHONPATH=src python -m bench.walk [--chain]
 

@@ -10,9 +10,9 @@ from headrace.protocols.amqp10.frames import AMQP_HEADER
 from headrace.protocols.amqp10.performatives import Begin, Open, Performative, Transfer
 from headrace.protocols.amqp10.server import Server
 from headrace.storage.api import Engine
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
-from tests.lines import Line
+from tests.wires import FakeWire
 
 E = TypeVar("E")
 
@@ -23,7 +23,7 @@ class Office:
     def __init__(self, engine: Engine | None = None) -> None:
         self.house = House(engine)
         self.house.broker.declare(QueueDefinition("q"))
-        hosts, self.access = doors_to(self.house.broker, clock=self.house.clock)
+        hosts, self.access = access_to(self.house.broker, clock=self.house.clock)
         self.server = Server(hosts, self.access, self.house.clock, "test")
 
     def connect(self, container_id: str = "client") -> "Caller":
@@ -36,9 +36,9 @@ class Caller:
     def __init__(self, office: Office, container_id: str) -> None:
         self._office = office
         self._connection = Connection(office.server, office.house.clock)
-        self._line = Line()
+        self._wire = FakeWire()
         self._decoder = Decoder()
-        self._connection.opened(cast("Wire", self._line))
+        self._connection.opened(cast("Wire", self._wire))
         self._connection.feed(AMQP_HEADER)
         self.say(Open(container_id), Begin(None, 0, 1000, 1000))
 
@@ -48,7 +48,7 @@ class Caller:
             payload = performative.payload if isinstance(performative, Transfer) else b""
             self._connection.feed(encode_frame(performative.channel, performative.encode(), payload))
             self._office.house.run()
-            self._line.flush()
+            self._wire.flush()
         return self.heard()
 
     def say_at_once(self, *performatives: Performative) -> list[Event]:
@@ -63,8 +63,8 @@ class Caller:
     def heard(self) -> list[Event]:
         """Return the events since the last call."""
         self._office.house.run()
-        self._line.flush()
-        sent, self._line.sent = self._line.sent, []
+        self._wire.flush()
+        sent, self._wire.sent = self._wire.sent, []
         return self._decoder.feed(b"".join(sent))
 
     def break_off(self) -> None:

@@ -86,7 +86,7 @@ class ChangingServer:
         assert not self._thread.is_alive()
 
     def ask(self, call: Callable[[], Value]) -> Value:
-        """What a call in the server's thread returns."""
+        """Return the result of a call in the server's thread."""
 
         async def run() -> Value:
             return call()

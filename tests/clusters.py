@@ -86,7 +86,7 @@ class ClusterNode:
         return (self._directory / f"{self.name}.log").read_text()
 
     def role(self) -> str:
-        """What it says it is; "" when it says nothing."""
+        """The role that it reports; "" if it does not answer."""
         if self.is_stopped or not self.is_alive:
             return ""
         return str(self._ready_page()[1].get("role", ""))

@@ -49,6 +49,6 @@ def _pending(state: GroupState) -> dict[int, tuple[int, int, str]]:
 
 
 def members(value: object) -> dict[str, object]:
-    """What a value holds, by name; compiled classes have neither a dictionary nor slots to ask."""
+    """Attributes of a value, by name; compiled classes have neither a dictionary nor slots to ask."""
     public = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}
     return {name: found for name, found in public.items() if not callable(found)}

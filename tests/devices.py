@@ -9,7 +9,7 @@ from headrace.net.connection import Wire
 from headrace.protocols.mqtt.connection import Connection
 from headrace.protocols.mqtt.server import Server
 from headrace.storage.api import Engine
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK = 2, 3, 4, 5, 6, 7, 9, 11
@@ -139,8 +139,8 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
             return number, at
 
 
-class Line:
-    """What a connection sees of its wire, without a socket."""
+class FakeWire:
+    """The wire of a connection, without a socket."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -190,7 +190,7 @@ class Field:
     ) -> None:
         self.house = House(engine, clock)
         self.broker = self.house.broker
-        self.hosts, self.access = doors_to(self.broker, clock=self.house.clock)
+        self.hosts, self.access = access_to(self.broker, clock=self.house.clock)
         self.limits = limits
         self.server = Server(self.hosts, self.access, self.house.clock, "1.0", limits)
         self.devices: list[Device] = []
@@ -221,7 +221,7 @@ class Device:
     def __init__(self, field: Field, version: int = 5) -> None:
         self.field = field
         self.version = version
-        self.line = Line()
+        self.line = FakeWire()
         self.connection = Connection(field.server)
         self.connection.opened(cast("Wire", self.line))
         field.devices.append(self)
@@ -235,7 +235,7 @@ class Device:
         self.field.run()
 
     def take(self) -> list[Packet]:
-        """What came since the last look."""
+        """Packets since the last look."""
         data, self.line.sent = b"".join(self.line.sent), []
         packets: list[Packet] = []
         at = 0
@@ -279,7 +279,7 @@ class Device:
         data = self.take()
         self.connack = data[0] if data else None
         self.more = data[1:]
-        """What came right behind the CONNACK."""
+        """Packets right behind the CONNACK."""
 
     def subscribe(self, *patterns: tuple[str, int] | str, said: dict[int, Any] | None = None) -> list[int]:
         """Returns the reasons; what else came is kept for `take`."""

@@ -99,7 +99,7 @@ class FailingDisk(Disk):
         self.full = False
         self.broken_sync = False
         self.free_writes = -1
-        """How many writes still succeed before the disk is full; -1 for any number."""
+        """Number of writes that succeed before the disk is full; -1 for any number."""
 
     def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
         self._check_space(fd, buffers, position)

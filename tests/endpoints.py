@@ -35,7 +35,7 @@ class AtOnce(Background):
             call()
 
 
-def doors_to(broker: Broker, engine: Engine | None = None, clock: Clock | None = None) -> tuple[Hosts, Access]:
+def access_to(broker: Broker, engine: Engine | None = None, clock: Clock | None = None) -> tuple[Hosts, Access]:
     """The one virtual host of this broker, and who may enter it."""
     engine = engine or MemoryEngine()
     hosts = Hosts(engine, lambda name, _: broker)

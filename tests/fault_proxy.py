@@ -77,7 +77,7 @@ class FaultProxy:
             target.shutdown(socket.SHUT_WR)
 
     def _meddle(self, data: bytes) -> tuple[bytes, bytes]:
-        """What can be sent on, and what may be the beginning of a message that is not all there."""
+        """Return the data to send on, and the rest that may begin an incomplete message."""
         out, at = [], 0
         while (found := data.find(self._marker, at)) >= 0 and len(data) - found >= self._size:
             out += [data[at:found], self._change(data[found : found + self._size])]

@@ -34,7 +34,7 @@ class Inbox:
         return [delivery.message.payload.decode() for delivery in self.got]
 
     def take(self) -> list[Delivery]:
-        """What came since the last look."""
+        """Deliveries since the last look."""
         taken = list(self.got)
         self.got.clear()
         return taken

@@ -78,17 +78,17 @@ class Listener(Subscriber):
         self._house.run()
 
     def texts(self) -> list[str]:
-        """What it heard live since the last look."""
+        """Live messages since the last look."""
         taken = [message.payload.decode() for message, _, _, _ in self.heard]
         self.heard.clear()
         return taken
 
     def kept(self, settle: bool = True) -> list[str]:
-        """What came from its log since the last look, acknowledged."""
+        """Messages from its log since the last look, acknowledged."""
         return self._take(self.got, settle)
 
     def dealt(self, settle: bool = True) -> list[str]:
-        """What came of its shared subscriptions since the last look, acknowledged."""
+        """Messages of its shared subscriptions since the last look, acknowledged."""
         return self._take(self.shared, settle)
 
     def _take(self, deliveries: list[Delivery], settle: bool) -> list[str]:

@@ -107,7 +107,7 @@ class TestNode:
         return f"http://127.0.0.1:{self.port('http')}"
 
     def has(self, peer: str) -> bool:
-        """Whether somebody is connected from there, as host:port."""
+        """True if somebody is connected from there, as host:port."""
         return any(wire.peer == peer for wire in self.program._listeners.wires())
 
     @property
@@ -155,7 +155,7 @@ class Nodes:
         return self.nodes[name]
 
     def ask(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """What is done on the event loop."""
+        """A call on the event loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_SECONDS)
 
     def add(self, name: str, secret: bytes = SECRET) -> TestNode:

@@ -114,6 +114,6 @@ def _commands(text: str) -> list[tuple[str, str]]:
 
 
 def _pattern(shown: str) -> str:
-    """What a command may print."""
+    """Output that a command may print."""
     lines = shown.splitlines()
     return "".join(r"(.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n" for line in lines)

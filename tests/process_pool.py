@@ -36,9 +36,9 @@ _APART = (
     "headrace.cli.demo",
     "headrace.cli.pipeline",
 )
-"""What is left for those to read who use it: Spark is large, and few commands are about it."""
+"""Modules that only their users read: Spark is large, and few commands are about it."""
 _OF_OTHERS = ("argon2", "pyarrow", "rich.markdown", "uvicorn.protocols.http.httptools_impl", "uvloop", "websockets")
-"""What else is read only when it is needed."""
+"""Other modules that are read only when they are needed."""
 _POLL_SECONDS = 0.01
 
 
@@ -85,20 +85,20 @@ def start(
     directory: Path | None = None,
 ) -> Child:
     """Run the command with these arguments, in a directory, with open files for what it writes and reads."""
-    door = _nursery()
+    channel = _forker()
     reader, writer = os.pipe()
     request = pickle.dumps((list(arguments), dict(environment), directory or Path.cwd()))
     with Path(os.devnull).open("rb") as nothing:
         streams = (stdin or nothing, stdout, stderr)
         files = array.array("i", [*(file.fileno() for file in streams), writer])
-        door.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+        channel.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
     os.close(writer)
-    return Child(int(door.recv(16)), reader)
+    return Child(int(channel.recv(16)), reader)
 
 
 @cache
-def _nursery() -> socket.socket:
-    """This process's own nursery, from now until this process ends: a door to ask at."""
+def _forker() -> socket.socket:
+    """This process's own forker, from now until this process ends: the socket to ask it at."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         theirs.set_inheritable(True)
@@ -111,29 +111,29 @@ def _nursery() -> socket.socket:
         process.wait()
 
     atexit.register(close)
-    assert ours.recv(16) == b"ready", "the nursery did not become ready"
+    assert ours.recv(16) == b"ready", "the forker did not become ready"
     return ours
 
 
-# -- in the nursery
+# -- in the forker
 
 
-def _serve(door: socket.socket) -> bool:
-    """Fork whenever asked to. Returns whether this is a new process, or else the nursery itself, which is to end."""
+def _serve(channel: socket.socket) -> bool:
+    """Fork whenever asked to. Returns whether this is a new process, or else the forker itself, which is to end."""
     running = selectors.DefaultSelector()
-    running.register(door, selectors.EVENT_READ)
+    running.register(channel, selectors.EVENT_READ)
     while True:
         for key, _ in running.select():
-            if key.fileobj is not door:
+            if key.fileobj is not channel:
                 _bury(running, key)
                 continue
-            request, files = _receive(door)
+            request, files = _receive(channel)
             if not request:
                 return False
             *streams, status = files
             pid = os.fork()
             if pid == 0:
-                door.close()
+                channel.close()
                 running.close()
                 os.close(status)
                 _move_in(request, streams)
@@ -141,12 +141,12 @@ def _serve(door: socket.socket) -> bool:
             for file in streams:
                 os.close(file)
             running.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
-            door.send(b"%d" % pid)
+            channel.send(b"%d" % pid)
 
 
-def _receive(door: socket.socket) -> tuple[bytes, "array.array[int]"]:
+def _receive(channel: socket.socket) -> tuple[bytes, "array.array[int]"]:
     files = array.array("i")
-    request, about, _, _ = door.recvmsg(_REQUEST_BYTES, socket.CMSG_SPACE(4 * files.itemsize))
+    request, about, _, _ = channel.recvmsg(_REQUEST_BYTES, socket.CMSG_SPACE(4 * files.itemsize))
     for _, _, data in about:
         files.frombytes(data)
     return request, files
@@ -202,7 +202,7 @@ def _run() -> None:
 
 
 def _main() -> None:
-    door = socket.socket(fileno=int(sys.argv[1]))
+    channel = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asked ends it
     for module in pkgutil.walk_packages(headrace.__path__, "headrace."):
         if not module.name.startswith((*_APART, "headrace.__main__")):
@@ -213,8 +213,8 @@ def _main() -> None:
         cli.cli(["config", "check", os.devnull], standalone_mode=False)  # reads what it takes to read arguments
     gc.collect()
     gc.freeze()  # so that nobody who looks through all objects has to copy them
-    door.send(b"ready")
-    if _serve(door):
+    channel.send(b"ready")
+    if _serve(channel):
         _run()
 
 

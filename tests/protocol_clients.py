@@ -68,7 +68,7 @@ class Connected(ProtocolClient):
 
     @abstractmethod
     def is_stopped(self, user: str, password: str, topic: str, change: Callable[[], None]) -> bool:
-        """Whether who reads a queue, when this changes, is told that it does so no more, and that it may not."""
+        """True if readers of a queue are told when they may read it no more."""
 
 
 class PutOff(Exception):
@@ -79,7 +79,7 @@ class Unconnected(ProtocolClient):
     """A protocol of single requests."""
 
     def is_put_off(self, user: str, password: str, topic: str) -> bool:
-        """Whether a publish is to be tried again later, as the answer says."""
+        """True if the answer says that a publish is to be tried again later."""
         try:
             self.may_publish(user, password, topic)
         except PutOff:

@@ -17,11 +17,11 @@ class RefusingEngine(Engine):
         self.refusal: HeadraceError | None = None
         """Raised by `commit`, as long as it is set."""
         self.failure: HeadraceError | None = None
-        """What the callbacks of commits with messages are called with, as long as it is set; nothing is stored then."""
+        """Error of commits with messages while it is set; nothing is stored then."""
         self.fails_all = False
-        """Whether that goes for commits without messages too."""
+        """True if commits without messages fail too."""
         self.is_closed_door = False
-        """Whether commits wait until the door is opened."""
+        """True if commits wait until they are let through."""
         self.scanned: list[str] = []
         """The tables that were looked through."""
         self.attempts = 0

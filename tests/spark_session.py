@@ -18,7 +18,7 @@ rootLogger.level = off
 
 @cache
 def store_listener() -> socket.socket:
-    """Where Spark's own processes look for S3, as their environment is what it was when the session began."""
+    """The place where Spark's own processes look for S3, as their environment is what it was when the session began."""
     return socket.create_server(("127.0.0.1", 0))
 
 

@@ -1,6 +1,6 @@
-"""Object stores for tests: moto's S3 over real HTTP on loopback, behind a door that can be shut; and Google's by it.
+"""Object stores for tests: moto's S3 over real HTTP on loopback, behind a proxy that can be shut; and Google's by it.
 
-Google's XML interface is that of S3 but for the names of conditions, so the door that makes the one of the other
+Google's XML interface is that of S3 but for the names of conditions, so the proxy that makes the one of the other
 translates these: to write if there is nothing, and to write over what was seen, whose generation follows from its tag.
 """
 
@@ -36,7 +36,7 @@ _SIGNED = (
 _TAG = re.compile(rb"\r\netag: \"([0-9a-f]{32})\"", re.IGNORECASE)
 
 
-class Door:
+class StoreProxy:
     """A TCP proxy to the store. Shut, it keeps what is sent until it is opened; forgetful, it drops conditions."""
 
     def __init__(self, port: int, forgetful: bool = False, listener: socket.socket | None = None) -> None:
@@ -69,7 +69,7 @@ class Door:
                 client, _ = self._listener.accept()
                 try:
                     store = socket.create_connection(("127.0.0.1", self._upstream))
-                except OSError:  # the store was stopped before its door
+                except OSError:  # the store was stopped before its proxy
                     client.close()
                     continue
                 for source, target, asks in ((client, store, True), (store, client, False)):
@@ -86,7 +86,7 @@ class Door:
         return _CONDITION.sub(b"x-none-match", data) if asks and self._forgetful else data
 
 
-class GoogleDoor(Door):
+class GoogleProxy(StoreProxy):
     """Makes Google's store of S3. Forgetful, it translates no conditions, and S3 does not know them."""
 
     def _altered(self, data: bytes, asks: bool) -> bytes:
@@ -106,24 +106,24 @@ def _with_generation(found: re.Match[bytes]) -> bytes:
 
 
 class S3:
-    """A bucket in moto's S3, of its own unless it is named, behind a door, which may be where one was built before."""
+    """A bucket in moto's S3, of its own unless it is named, behind a proxy, which may be where one was built before."""
 
     def __init__(
         self, port: int, forgetful: bool = False, bucket: str = "", listener: socket.socket | None = None
     ) -> None:
-        self._door = Door(port, forgetful, listener)
+        self._proxy = StoreProxy(port, forgetful, listener)
         self.bucket = bucket or f"bucket-{uuid.uuid4().hex[:12]}"
         requests.put(f"http://127.0.0.1:{port}/{self.bucket}", timeout=30).raise_for_status()
         self.url = f"s3://{self.bucket}/some/prefix"
-        self.slow_down = self._door.slow_down
-        self.shut = self._door.shut
-        self.open = self._door.open
-        self.close = self._door.close
+        self.slow_down = self._proxy.slow_down
+        self.shut = self._proxy.shut
+        self.open = self._proxy.open
+        self.close = self._proxy.close
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to find it."""
-        return environment_of(self._door.port)
+        """The environment that a process needs to find it."""
+        return environment_of(self._proxy.port)
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
@@ -133,7 +133,7 @@ class S3:
 
 
 def environment_of(port: int) -> dict[str, str]:
-    """What a process needs to find an S3 at this port."""
+    """The environment that a process needs to find an S3 at this port."""
     return {
         "AWS_ENDPOINT": f"http://127.0.0.1:{port}",
         "AWS_ALLOW_HTTP": "true",
@@ -147,16 +147,16 @@ class Google:
     """A bucket of Google's store, as moto's S3 makes it."""
 
     def __init__(self, port: int, forgetful: bool = False) -> None:
-        self._door = GoogleDoor(port, forgetful)
+        self._proxy = GoogleProxy(port, forgetful)
         self.bucket = f"bucket{uuid.uuid4().hex[:12]}"  # moto does not decode names, of which other signs are encoded
         requests.put(f"http://127.0.0.1:{port}/{self.bucket}", timeout=30).raise_for_status()
         self.url = f"gs://{self.bucket}/some/prefix"
-        self.close = self._door.close
+        self.close = self._proxy.close
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to find it."""
-        address = f"http://127.0.0.1:{self._door.port}"
+        """The environment that a process needs to find it."""
+        address = f"http://127.0.0.1:{self._proxy.port}"
         key = {
             "gcs_base_url": address,
             "disable_oauth": True,

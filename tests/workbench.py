@@ -1,4 +1,4 @@
-"""What the storage tests share: messages to store and how to compare them, and an engine with its owner."""
+"""Shared parts of the storage tests: messages to store and how to compare them, and an engine with its owner."""
 
 import shutil
 from collections.abc import Callable, Iterable

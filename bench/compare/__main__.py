@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.compare import plot
-from bench.compare.brokers import Broker, Contestant, Given
+from bench.compare.brokers import Broker, Contestant, RunningBroker
 from bench.compare.catalog import choose, scenarios
 from bench.compare.course import Pace
 from bench.compare.load import Endpoint, Family, Scenario
@@ -130,7 +130,7 @@ def _contestants(peers: list[str] | None, urls: list[str], pid: int | None, is_s
     """Ours or the given one first. Raises Refused for a broker that is not known or not installed."""
     if pid is not None and not urls:
         raise Refused("--pid says which process the broker at --url is; give both")
-    first: Contestant = _given(urls, pid) if urls else Broker(PEERS[0])
+    first: Contestant = _running_at(urls, pid) if urls else Broker(PEERS[0])
     if peers is None:
         wanted = [] if urls or is_scale else [each.name for each in found_peers()]
     else:
@@ -147,7 +147,7 @@ def _contestants(peers: list[str] | None, urls: list[str], pid: int | None, is_s
     return found
 
 
-def _given(urls: list[str], pid: int | None) -> Given:
+def _running_at(urls: list[str], pid: int | None) -> RunningBroker:
     endpoints: dict[Family, Endpoint] = {}
     for url in urls:
         parts = urlsplit(url)
@@ -158,7 +158,7 @@ def _given(urls: list[str], pid: int | None) -> Given:
         vhost = unquote(parts.path[1:]) or "/"
         for family in families:
             endpoints[family] = Endpoint(parts.hostname, parts.port or default, *login, vhost)
-    return Given("given", endpoints, pid)
+    return RunningBroker("given", endpoints, pid)
 
 
 def _print_list() -> None:

@@ -117,7 +117,7 @@ def clear(endpoint: Endpoint, load: Load) -> None:
 
 
 def depth(endpoint: Endpoint, load: Load) -> int:
-    """How many messages are ready in all queues together."""
+    """Number of ready messages in all queues together."""
     session = AmqpSession(endpoint)
     asked = [commands.Queue.Declare(queue=name, passive=True) for name in load.queue_names()]
     found = session.call_all(asked, commands.Queue.DeclareOk)

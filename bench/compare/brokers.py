@@ -44,7 +44,7 @@ class Contestant(ABC):
 
 
 @final
-class Given(Contestant):
+class RunningBroker(Contestant):
     """A broker that runs already, and goes on afterwards."""
 
     def __init__(self, name: str, endpoints: dict[Family, Endpoint], pid: int | None) -> None:
@@ -116,7 +116,7 @@ class Broker(Contestant):
             )
 
     def _wait(self) -> dict[Family, Endpoint]:
-        """Where it listens, once it does."""
+        """Addresses that it listens on, once it does."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             endpoints = self._peer.endpoints(self._ports, self._folder)

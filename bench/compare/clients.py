@@ -53,7 +53,7 @@ class _Sending:
         self._deadline_us = now_us() + int(self.job.seconds * 1e6)
 
     def may_go_on(self) -> bool:
-        """Whether there is time, or a number of messages to reach; waits while consumers are too far behind."""
+        """Wait while consumers are too far behind; True if there is time left, or a number of messages to reach."""
         counters = self.counters
         while counters.published - counters.received >= self.job.load.ahead and not counters.is_failed:
             time.sleep(0.001)
@@ -95,7 +95,7 @@ class _Sending:
 
 
 class _Receiving:
-    """What one consumer was given."""
+    """Orders of one consumer."""
 
     def __init__(self, job: Job, counters: Counters) -> None:
         self.job = job

@@ -8,7 +8,7 @@ from typing import Final
 from bench.compare.result import NOT_SPOKEN, Result
 
 FIGURES: Final = {"rate": "rate", "cpu": "server CPU per message", "p50": "p50", "p99": "p99", "memory": "memory"}
-"""What is compared; of the first more is better, of all others less."""
+"""Figures to compare; of the first more is better, of all others less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Entry:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it speaks none of the protocols in which the question is put."""
+        """True if it speaks none of the protocols of the question."""
         return all(result.why == NOT_SPOKEN for result in self.results)
 
     def median(self, figure: str) -> float | None:
@@ -75,5 +75,5 @@ def shown_ratio(times: float) -> str:
 
 
 def ours_of(all_entries: Sequence[Entry], row: str) -> Entry | None:
-    """What the others of a row are compared to: the first, which is ours or the one that was given."""
+    """The broker that the others of a row are compared to: the first, which is ours or the one that was given."""
     return next((entry for entry in all_entries if entry.row == row), None)

@@ -19,7 +19,7 @@ _BUFFER_BYTES: Final = 1 << 20
 
 
 class Found(NamedTuple):
-    """Where a delivery ends, and where its body begins and ends; no body for what is no delivery."""
+    """The end of a frame, and both ends of its body; no body if it is no delivery."""
 
     end: int
     body: int = 0
@@ -52,7 +52,7 @@ class Consumer(ABC):
 
     @abstractmethod
     def single(self, at: int) -> "Found | None":
-        """What begins here; None when it is not all there yet. Notes what `answer` needs. Raises Wrong."""
+        """Read the delivery that begins here, and note what `answer` needs; None if it is incomplete. Raises Wrong."""
 
     @abstractmethod
     def answer(self, count: int) -> None:
@@ -142,7 +142,7 @@ class Consumer(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things are in a delivery: its size, where the body begins, and bytes that are the same in all of them."""
+    """Layout of a delivery: its size, the start of the body, and the bytes that are the same in all of them."""
 
     stride: int
     body: int
@@ -196,7 +196,7 @@ class ColumnConsumer(Consumer):
         return Layout(layout.stride, layout.body, tuple(fixed))
 
     def _fitting(self, at: int) -> int:
-        """How many deliveries from here have the layout."""
+        """Number of deliveries from here that have the layout."""
         stride = self.layout.stride
         count = (self.end - at) // stride if stride else 0
         for offset, value in self.layout.fixed if count else ():

@@ -35,7 +35,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long things may take."""
+    """Limits on the time that things may take."""
 
     seconds: float = 2.0
     stall_seconds: float = 30.0
@@ -44,7 +44,7 @@ class Pace:
 
 @dataclass(slots=True)
 class _Books:
-    """What has been sent to the broker and not yet been taken from it."""
+    """Messages that were sent to the broker and not taken from it yet."""
 
     sent: list[int] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
@@ -145,7 +145,7 @@ class Course:
     # -- right or wrong ----------------------------------------------------------------------------------------------
 
     def _verify(self, step: Step, found: Measured) -> str:
-        """What was checked, in words. Raises Wrong with what is not as it should be."""
+        """Return in words what was checked. Raises Wrong for what is not as it should be."""
         if "publish" in found.words:
             said = found.words["publish"]
             if said["refused"]:
@@ -176,7 +176,7 @@ class Course:
         self._books.take_all()
 
     def _verify_depth(self) -> None:
-        """What is left must be what was not taken; some brokers count with a delay."""
+        """The messages left must be those that were not taken; some brokers count with a delay."""
         deadline = time.monotonic() + _DEPTH_SECONDS
         depth = self._driver.depth(self._endpoint, self._load)
         while depth is not None and depth != self._books.waiting:

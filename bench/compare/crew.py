@@ -75,11 +75,11 @@ class Crew:
         return list(self._processes)
 
     def is_over(self, role: Role) -> bool:
-        """Whether it has said its last."""
+        """True if it has said its last."""
         return _has_line(self._output(role), 0.0)
 
     def last_words(self, role: Role) -> dict[str, Any]:
-        """What it did. Raises Unsupported and Wrong with what went wrong."""
+        """Return its report. Raises Unsupported and Wrong with what went wrong."""
         return self._hear(role, _END_SECONDS)
 
     def _hear(self, role: Role, patience_seconds: float) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Crew:
 
 
 def _has_line(output: IO[bytes], wait_seconds: float) -> bool:
-    """Whether something, or the end, can be read; lines are written whole."""
+    """True if a line, or the end, can be read; lines are written whole."""
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
         return bool(selector.select(wait_seconds))

@@ -1,4 +1,4 @@
-"""What a protocol brings to a measurement: preparing a broker, publishers, consumers. The list is in families.py."""
+"""The parts of a protocol in a measurement: preparing a broker, publishers, consumers. The list is in families.py."""
 
 from abc import ABC, abstractmethod
 
@@ -22,7 +22,7 @@ class FamilyDriver(ABC):
 
     @abstractmethod
     def depth(self, endpoint: Endpoint, load: Load) -> int | None:
-        """How many messages wait in the queues; None where that cannot be asked."""
+        """Number of messages that wait in the queues; None where that cannot be asked."""
 
     @abstractmethod
     def publisher(self, job: Job, number: int, counters: Counters) -> Publisher:

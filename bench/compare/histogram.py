@@ -11,7 +11,7 @@ PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max":
 
 @final
 class Histogram:
-    """How long messages took, in microseconds."""
+    """Latencies of messages, in microseconds."""
 
     __slots__ = ("bins",)
 

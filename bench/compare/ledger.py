@@ -35,7 +35,7 @@ class Ledger:
         self.disorder = 0
         self.redelivered = 0
         self.stripped = 0
-        """How many messages came without the ids or headers they were sent with."""
+        """Number of messages that came without the ids or headers they were sent with."""
 
     def add(self, raw: bytes | bytearray) -> None:
         """Enter messages in the order in which they came: eight bytes each, little endian."""
@@ -68,12 +68,12 @@ class Ledger:
         self._expected[lane] = max(expected, first + count)
 
     def _begun(self, lane: int) -> int:
-        """How many messages of a lane were consumed before; a lane that nobody publishes to has none."""
+        """Number of messages of a lane that were consumed before; a lane that nobody publishes to has none."""
         publisher = lane // self._lanes
         return self._taken[publisher] if publisher < len(self._taken) else 0
 
     def complaint(self) -> str:
-        """What is wrong by itself, whatever was sent; "" when nothing is."""
+        """An error that shows whatever was sent; "" for none."""
         found = [
             f"{number:,} {what}"
             for number, what in (

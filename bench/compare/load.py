@@ -1,4 +1,4 @@
-"""What is asked of a broker: loads, steps and scenarios, as values. Which ones there are is in catalog.py."""
+"""Loads, steps and scenarios as values. The list is in catalog.py."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -11,7 +11,7 @@ Family = Literal["amqp", "amqp10", "mqtt", "mqtt5", "nats", "spark"]
 Client = Literal["", "pika", "aio-pika", "celery", "perftest"]
 
 PREFIX: Final = "bench"
-"""What every queue, exchange, stream and topic of a measurement begins with."""
+"""The prefix of every queue, exchange, stream and topic of a measurement."""
 FRAMES_AT_ONCE: Final = 64
 MAX_KEYS: Final = 4096
 _PATTERNS: Final = 10
@@ -23,12 +23,12 @@ class Unsupported(HeadraceError):
 
 
 class Wrong(HeadraceError):
-    """What came back is not what was sent, or did not come back."""
+    """Messages came back changed, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one protocol of a broker is spoken, and as whom."""
+    """Address and login of one protocol of a broker."""
 
     host: str
     port: int
@@ -36,12 +36,12 @@ class Endpoint:
     password: str = ""
     vhost: str = "/"
     queue_address: str = "/queues/{}"
-    """How an AMQP 1.0 client names a queue."""
+    """The form in which an AMQP 1.0 client names a queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How messages are published and consumed, in the words of one protocol."""
+    """Settings of publishers and consumers, in the words of one protocol."""
 
     family: Family
     size: int = 100
@@ -55,36 +55,36 @@ class Load:
     exchange: Literal["", "fanout", "topic"] = ""
     bindings: int = 0
     keys: int = MAX_KEYS
-    """How many routing keys are used in turn, where there are bindings."""
+    """Number of routing keys that are used in turn, where there are bindings."""
     qos: int = 1
     rate: int = 0
     """Messages a second of all publishers together; 0 for as fast as they go."""
     at_once: int = FRAMES_AT_ONCE
     in_row: int = 1
-    """How many messages go to one queue before the next is its turn, where there are several queues."""
+    """Number of messages to one queue before the next is its turn, where there are several queues."""
     window: int = 1024
     ahead: int = 4096
-    """How many messages publishers may be ahead of the consumers."""
+    """Number of messages that publishers may be ahead of the consumers."""
     prefetch: int = 1000
     ack_every: int = 100
     idle: int = 0
     """Connections that are open beside those that work."""
     naps: bool = True
-    """Whether the generator sleeps a little after each turn, to deal with many messages at a time."""
+    """True if the generator sleeps a little after each turn, to deal with many messages at a time."""
 
     @property
     def fans_out(self) -> bool:
-        """Whether each consumer gets every message."""
+        """True if each consumer gets every message."""
         return self.family == "mqtt" or self.is_stream or self.exchange == "fanout"
 
     @property
     def lanes(self) -> int:
-        """How many sequences of messages, each in an order of its own, one publisher makes: one for each queue."""
+        """Number of sequences of messages, each in its own order, that one publisher makes: one for each queue."""
         return 1 if self.exchange else self.queues
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether a consumer gets all messages of the lanes that it gets any of."""
+        """True if a consumer gets all messages of the lanes that it gets any of."""
         return self.fans_out or self.family == "mqtt5" or self.consumers <= self.queues
 
     def queue_names(self) -> list[str]:
@@ -92,22 +92,22 @@ class Load:
         return [f"{PREFIX}.{number:05}" for number in range(self.queues)]
 
     def routing_keys(self) -> list[str]:
-        """What is published with: the same keys however many bindings there are."""
+        """Keys of published messages: the same however many bindings there are."""
         return [_key(number) for number in range(self.keys)] if self.bindings else []
 
     def routes(self) -> int:
-        """How many queues, keys or topics the messages of one lane go to in turn."""
+        """Number of queues, keys or topics that the messages of one lane go to in turn."""
         if self.family == "mqtt5":
             return _TOPICS
         return self.keys if self.bindings else 1
 
     def binding_keys(self) -> list[str]:
-        """What queues are bound with: patterns that all of these keys fit, and then one key after the other."""
+        """Keys of bindings: patterns that all of these keys fit, and then one key after the other."""
         patterns = [f"{PREFIX}.{digit}.*" for digit in range(_PATTERNS)]
         return patterns[: self.bindings] + [_key(number) for number in range(self.bindings - _PATTERNS)]
 
     def queues_of(self, consumer: int) -> list[str]:
-        """What one consumer reads; queues are shared out, or shared where there are fewer than consumers."""
+        """Queues of one consumer; they are shared out, or shared where there are fewer than consumers."""
         names = self.queue_names()
         return names[consumer :: self.consumers] or [names[consumer % len(names)]]
 
@@ -120,10 +120,10 @@ class Step:
     title: str
     mode: Mode
     messages: int = 0
-    """How many to publish; 0 for as many as there is time for."""
+    """Number of messages to publish; 0 for as many as there is time for."""
     is_row: bool = True
     is_paced: bool = False
-    """Whether consumers take no more than this step has published, so that what waits stays as much."""
+    """True if consumers take no more than this step has published, so that the backlog stays as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,9 @@ class Scenario:
     loads: tuple[Load, ...]
     steps: tuple[Step, ...]
     is_main: bool = False
-    """Whether it belongs to the first table, which is run by default."""
+    """True if it belongs to the first table, which is run by default."""
     is_fresh: bool = False
-    """Whether the broker is started anew for it, because its memory is part of the answer."""
+    """True if the broker is started anew for it, because its memory is part of the answer."""
     axis: str = ""
     point: int = 0
 
@@ -149,7 +149,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the processes of the generator are told."""
+    """Orders of the generator's processes."""
 
     load: Load
     step: Step
@@ -165,7 +165,7 @@ class Job:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the time from publish to delivery says something: not where messages wait to be drained."""
+        """True if the time from publish to delivery says something: not where messages wait to be drained."""
         return self.step.mode == "flow" and not self.step.is_paced
 
 

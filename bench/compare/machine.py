@@ -1,4 +1,4 @@
-"""What figures depend on: the machine, the system, the Python, the file system. Nothing is measured here."""
+"""Conditions of the figures: the machine, the system, the Python, the file system. Nothing is measured here."""
 
 import os
 import platform

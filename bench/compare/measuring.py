@@ -16,7 +16,7 @@ _LOOK_SECONDS: Final = 0.02
 
 @dataclass(slots=True)
 class Measured:
-    """What one step took, and what its processes said at the end."""
+    """Cost of one step, and the reports of its processes."""
 
     seconds: float = 0.0
     """Until the last confirm, or the last delivery."""
@@ -40,12 +40,12 @@ class Measured:
         return sum(self.words["consume"]["counts"]) if "consume" in self.words else 0
 
     def cores(self, role: str) -> float | None:
-        """How many processors a process of the generator kept busy."""
+        """Number of processors that a process of the generator kept busy."""
         return self.words[role]["cpu_seconds"] / self.wall_seconds if role in self.words else None
 
     @property
     def other_cores(self) -> float | None:
-        """How many processors were busy with what is no part of this; None where the broker's part is not known."""
+        """Number of processors that other work kept busy; None where the broker's part is not known."""
         if self.server_cpu_seconds is None:
             return None
         own: float = self.server_cpu_seconds + sum(words["cpu_seconds"] for words in self.words.values())

@@ -37,7 +37,7 @@ class NatsSession:
         self.wire.send(f"SUB {self.inbox} 1\r\n".encode())
 
     def ask(self, what: str, body: dict[str, object] | None = None) -> dict[str, Any]:
-        """What the API answers. Raises Unsupported when that is an error."""
+        """Return the API's answer. Raises Unsupported for an error."""
         self.wire.send(_published(f"$JS.API.{what}", self.inbox, json.dumps(body).encode() if body else b""))
         line = self.wire.until(b"\r\n")
         answer: dict[str, Any] = json.loads(self.wire.exactly(int(line.split()[-1]) + 2))
@@ -175,7 +175,7 @@ class NatsConsumer(Consumer):
         return found.end() + int(found[1]) + 2
 
     def _check_rest(self, done: int, body_bytes: int) -> None:
-        """What is left must be a part of a delivery, not one that was damaged."""
+        """The rest must be a part of a delivery, not a damaged one."""
         if self.end - done > body_bytes + 256:  # the longest header that JetStream writes is shorter
             raise Wrong(f"message {self.ledger.count + 1} of a consumer has a body that was never sent")
 

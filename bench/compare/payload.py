@@ -1,4 +1,4 @@
-"""What a measured message carries, and batches of identical ones written column by column. Others: shape.py.
+"""Payloads of measured messages, and batches of identical ones written column by column. Others: shape.py.
 
 The body, little endian:
 
@@ -36,7 +36,7 @@ def key_sum(lane: int, first: int, count: int) -> int:
 
 @final
 class Piece:
-    """What is sent at once: some neighbouring messages of a batch."""
+    """Neighbouring messages of a batch that are sent at once."""
 
     __slots__ = ("_steps", "count", "end", "high", "start", "view")
 
@@ -64,7 +64,7 @@ class Frames(ABC):
 
     pieces: list[Piece]
     repeats: int
-    """How many numbers a lane goes up by from one use of all pieces to the next, where there are several lanes."""
+    """Increase of a lane's numbers from one use of all pieces to the next, where there are several lanes."""
 
     @abstractmethod
     def fill(self, piece: Piece, number: int, time_us: int) -> None:

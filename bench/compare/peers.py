@@ -24,7 +24,7 @@ _IN_FLIGHT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a broker is started."""
+    """A way to start a broker."""
 
     words: list[str]
     environment: dict[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Peer(ABC):
     name: str
     families: tuple[Family, ...]
     ports = 1
-    """How many free ports it needs."""
+    """Number of free ports that it needs."""
 
     @abstractmethod
     def find(self) -> str | None:
@@ -48,14 +48,14 @@ class Peer(ABC):
 
     @abstractmethod
     def endpoints(self, ports: list[int], folder: Path) -> dict[Family, Endpoint]:
-        """Where it listens once it runs; empty while that is not known."""
+        """Addresses that it listens on once it runs; empty while unknown."""
 
     def is_ready(self, endpoints: dict[Family, Endpoint]) -> bool:
-        """Whether it takes connections."""
+        """True if it takes connections."""
         return all(is_open(endpoint) for endpoint in endpoints.values())
 
     def stopped(self, ports: list[int]) -> list[str]:
-        """What to run once it has ended, so that nothing is left."""
+        """Command to run once it has ended, so that nothing is left."""
         return []
 
 
@@ -64,7 +64,7 @@ def _which(name: str) -> str | None:
 
 
 def is_open(endpoint: Endpoint) -> bool:
-    """Whether somebody listens there."""
+    """True if somebody listens there."""
     try:
         socket.create_connection((endpoint.host, endpoint.port), 1.0).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""What processes have used, from /proc: processor time and memory of a process and all below it."""
+"""Processor time and memory of a process and all below it, from /proc."""
 
 import os
 import resource

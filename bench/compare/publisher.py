@@ -26,7 +26,7 @@ class Publisher(ABC):
     """Sends pieces of a batch as long as the window of unconfirmed messages and the consumers allow it."""
 
     is_confirmed = True
-    """Whether the broker answers what is published; a subclass may say otherwise."""
+    """True if the broker answers each publish; a subclass may say otherwise."""
 
     def __init__(self, wire: Wire, job: Job, number: int, counters: Counters) -> None:
         load = job.load
@@ -68,7 +68,7 @@ class Publisher(ABC):
         """Add the numbers that the protocol itself has in a message; `sent` is how many went before."""
 
     def room(self) -> int:
-        """How many more messages the broker has said it takes; the window holds besides."""
+        """Number of further messages that the broker has said it takes; the window holds besides."""
         return _NO_LIMIT
 
     def farewell(self) -> bytes:
@@ -97,7 +97,7 @@ class Publisher(ABC):
         return Batch(frames, lanes, self.at_once(), load.in_row if lanes > 1 else 1)
 
     def at_once(self) -> int:
-        """How many messages are sent in one piece: a power of two, so that no low byte of a number overflows in it."""
+        """Number of messages in one piece: a power of two, so that no low byte of a number overflows in it."""
         load = self.job.load
         return 1 if load.rate else 1 << (min(load.at_once, max(1, load.window // 2)).bit_length() - 1)
 

@@ -1,4 +1,4 @@
-"""What was measured, as values. How it was measured is in measuring.py, how it looks in table.py and plot.py."""
+"""Results as values. Measuring is in measuring.py, showing in table.py and plot.py."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -28,7 +28,7 @@ class Result:
     publisher_cores: float | None = None
     consumer_cores: float | None = None
     other_cores: float | None = None
-    """What everything else on the machine used meanwhile."""
+    """Processor time that everything else on the machine used meanwhile."""
     is_generator_bound: bool = False
     latency_us: dict[str, float] = field(default_factory=dict)
     confirm_us: dict[str, float] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Result:
     memory_after: int | None = None
     verified: str = ""
     stripped: int = 0
-    """How many messages came without the ids or headers they were sent with."""
+    """Number of messages that came without the ids or headers they were sent with."""
     axis: str = ""
     point: int = 0
 

@@ -14,7 +14,7 @@ from headrace.errors import Unavailable
 
 
 class Audience(ABC):
-    """Who is told how far it is."""
+    """A listener that hears of progress."""
 
     @abstractmethod
     def doing(self, what: str, done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""What a message costs as things grow: queues, bindings, connections, backlog. Each point is a scenario of its own."""
+"""Cost of a message as things grow: queues, bindings, connections, backlog. Each point is a scenario of its own."""
 
 from dataclasses import replace
 from typing import Final

@@ -36,7 +36,7 @@ _NUMBERS: Final = struct.Struct("<QIH")
 
 
 class Sample(NamedTuple):
-    """What is of its own in one message, but for its number."""
+    """The parts that differ in each message, but for its number."""
 
     size: int
     tail: bytes

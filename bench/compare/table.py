@@ -89,7 +89,7 @@ def _absent(entry: Entry) -> Text:
 
 
 def remarks(results: Sequence[Result]) -> list[Text]:
-    """What the table has no room for: why a row failed or cannot be, and whose figure is the generator's."""
+    """Notes below the table: why a row failed or cannot be, and whose figure is the generator's."""
     found = entries(results)
     notes = [Text(f"x: {found[0].broker} has so many times the figure above it", style="dim")] if found else []
     if any(entry.is_generator_bound for entry in found):

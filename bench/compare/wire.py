@@ -43,7 +43,7 @@ class Wire:
         return data
 
     def until(self, end: bytes) -> bytes:
-        """What comes before these bytes, which are taken too."""
+        """Take the data before these bytes, and these bytes too."""
         while end not in self.rest:
             self.more()
         data, _, self.rest = self.rest.partition(end)
@@ -68,7 +68,7 @@ class Wire:
             return 0
 
     def take(self) -> bytes:
-        """What has come, with what the caller put back into `rest`."""
+        """Return the data that has come, behind what the caller put back into `rest`."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except BlockingIOError:

@@ -32,7 +32,7 @@ _EXACT_US: Final = 2000
 
 @final
 class _Poll:
-    """Which connections have something to read; they are also woken when they may write again."""
+    """Connections with something to read; they are also woken when they may write again."""
 
     def __init__(self, members: Sequence[Publisher | Consumer]) -> None:
         self._epoll = select.epoll()

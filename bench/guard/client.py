@@ -42,7 +42,7 @@ def ack_frame(tag: int, is_multiple: bool) -> bytes:
 
 
 class _Here(Background):
-    """What would be done aside is done at once."""
+    """Background work that is done at once."""
 
     def run(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
         done(work())
@@ -135,7 +135,7 @@ class Peer:
         self._house.turn()
 
     def take(self) -> bytes:
-        """What the broker sent since the last look."""
+        """Return the bytes that the broker sent since the last look."""
         return self._pipe.output.take()
 
 
@@ -181,5 +181,5 @@ class Client:
         self._house.turn()
 
     def take(self) -> bytes:
-        """What the broker sent since the last look."""
+        """Return the bytes that the broker sent since the last look."""
         return self._pipe.output.take()

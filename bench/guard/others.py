@@ -1,4 +1,4 @@
-"""What is counted of AMQP 1.0 and MQTT 5: whole connections and messages that all differ, without sockets."""
+"""Scenarios of AMQP 1.0 and MQTT 5: whole connections and messages that all differ, without sockets."""
 
 from collections.abc import Callable, Iterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""What is counted: one message's way through the core, the codecs and the routes. Run by count.py, under callgrind.
+"""Scenarios to count: one message's way through the core, the codecs and the routes. Run by count.py, under callgrind.
 
 Every scenario runs twice: first to make what is made once, then for the count, between two calls of `mark`.
 """

@@ -24,7 +24,7 @@ _STOP_SECONDS: Final = 15.0
 @final
 @dataclass(frozen=True)
 class HeadraceServer:
-    """Where a server is: its ports by name (`amqp`, `mqtt`, `ws`, `http`)."""
+    """Address of a server: its ports by name (`amqp`, `mqtt`, `ws`, `http`)."""
 
     ports: dict[str, int]
 

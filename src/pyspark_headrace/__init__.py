@@ -1,4 +1,4 @@
-"""Where Spark looks for data sources by itself: modules named pyspark_*. The source is headrace.spark's."""
+"""Spark looks for data sources in modules named pyspark_*. The source is headrace.spark's."""
 
 from headrace.spark.source import HeadraceDataSource as DefaultSource
 

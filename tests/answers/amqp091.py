@@ -13,7 +13,7 @@ from tests.bare import Bare
 
 
 def in_the_code() -> set[str]:
-    """What is passed to whatever sends methods, and what answers each method that is handled."""
+    """Methods that senders are given, and the answer of each method that is handled."""
     found = {"Basic.Ack", "Basic.Deliver"}  # written by encoders of their own
     for call in calls("protocols/amqp091"):
         if isinstance(call.func, ast.Name) and call.func.id == "isinstance":

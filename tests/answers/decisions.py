@@ -1,4 +1,4 @@
-"""What is decided of an answer, and the broker that decisions are tried on. No answers: those are next door."""
+"""Decisions about answers, and the broker that they are tried on. No answers: the other modules have them."""
 
 import itertools
 import threading
@@ -15,7 +15,7 @@ from tests.servers import Server
 
 SECONDS = 60.0
 _GRACE_SECONDS = 0.1
-"""How long an answer that must not come has for coming."""
+"""Time in which an answer must not come."""
 
 Request = Callable[[], object]
 """Asks for something, and returns when the answer is there."""
@@ -47,7 +47,7 @@ class Place:
     # -- syncs -------------------------------------------------------------------------------------------------------
 
     def is_synced_first(self, request: Request) -> bool:
-        """Whether the answer to a request does not come before a sync that waits."""
+        """True if the answer to a request does not come before a sync that waits."""
         self._be_calm()
         self._waiting.unlink(missing_ok=True)
         self.held.touch()
@@ -66,7 +66,7 @@ class Place:
                 raise asking.error
 
     def comes_unsynced(self, request: Request) -> bool:
-        """Whether the answer to a request comes while no sync does."""
+        """True if the answer to a request comes while no sync does."""
         self._be_calm()
         self.held.touch()
         asking = _Asking(request)
@@ -166,7 +166,7 @@ class _Asking(threading.Thread):
 
 @final
 class Synced:
-    """What the answer says would survive a power loss. `prepare` makes all that the request needs."""
+    """The promise of the answer survives a power loss. `prepare` makes all that the request needs."""
 
     def __init__(self, prepare: Callable[[Place], Request]) -> None:
         self.prepare = prepare

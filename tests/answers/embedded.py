@@ -1,4 +1,4 @@
-"""What a program gets back from the broker inside it: what it awaits, and what returns at once."""
+"""Answers to a program with the broker inside: awaited ones, and those that return at once."""
 
 import asyncio
 import contextlib

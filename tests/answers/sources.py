@@ -1,4 +1,4 @@
-"""What the sources of the package say, read and not run: compiled modules do not show it."""
+"""Facts from the sources of the package, read and not run: compiled modules do not show them."""
 
 import ast
 from collections.abc import Iterator

@@ -14,7 +14,7 @@ def in_the_code() -> set[str]:
     return {value for name, value in vars(codec).items() if isinstance(value, str) and value == name}
 
 
-class Line:
+class Connection:
     """A client of STOMP 1.2 with a real connection."""
 
     def __init__(self, place: Place) -> None:
@@ -46,69 +46,71 @@ class Line:
             assert lines[0] != codec.ERROR, headers
 
 
-def _asking(line: Line, command: str, *headers: str) -> Request:
+def _asking(connection: Connection, command: str, *headers: str) -> Request:
     def request() -> None:
-        line.send(command, *headers, "receipt:r")
-        line.expect(codec.RECEIPT)
+        connection.send(command, *headers, "receipt:r")
+        connection.expect(codec.RECEIPT)
 
     return request
 
 
 def _send(place: Place) -> Request:
-    return _asking(Line(place), "SEND", f"destination:/queue/{place.declare()}", "persistent:true")
+    return _asking(Connection(place), "SEND", f"destination:/queue/{place.declare()}", "persistent:true")
 
 
 def _subscribe(place: Place) -> Request:
-    return _asking(Line(place), "SUBSCRIBE", f"destination:/queue/{place.name()}", "id:1")
+    return _asking(Connection(place), "SUBSCRIBE", f"destination:/queue/{place.name()}", "id:1")
 
 
 def _subscribe_durably(place: Place) -> Request:
-    return _asking(Line(place), "SUBSCRIBE", f"destination:/topic/{place.name()}", f"id:{place.name()}", "durable:true")
+    return _asking(
+        Connection(place), "SUBSCRIBE", f"destination:/topic/{place.name()}", f"id:{place.name()}", "durable:true"
+    )
 
 
 def _unsubscribe(place: Place) -> Request:
-    line, name = Line(place), place.name()
-    _asking(line, "SUBSCRIBE", f"destination:/topic/{name}", f"id:{name}", "durable:true")()
-    return _asking(line, "UNSUBSCRIBE", f"id:{name}", "durable:true")
+    connection, name = Connection(place), place.name()
+    _asking(connection, "SUBSCRIBE", f"destination:/topic/{name}", f"id:{name}", "durable:true")()
+    return _asking(connection, "UNSUBSCRIBE", f"id:{name}", "durable:true")
 
 
-def _with_message(place: Place) -> tuple[Line, str]:
-    line = Line(place)
-    line.send("SUBSCRIBE", f"destination:/queue/{place.filled()}", "id:1", "ack:client-individual")
-    return line, line.expect(codec.MESSAGE)["ack"]
+def _with_message(place: Place) -> tuple[Connection, str]:
+    connection = Connection(place)
+    connection.send("SUBSCRIBE", f"destination:/queue/{place.filled()}", "id:1", "ack:client-individual")
+    return connection, connection.expect(codec.MESSAGE)["ack"]
 
 
 def _ack(place: Place) -> Request:
-    line, name = _with_message(place)
-    return _asking(line, "ACK", f"id:{name}")
+    connection, name = _with_message(place)
+    return _asking(connection, "ACK", f"id:{name}")
 
 
 def _nack(place: Place) -> Request:
-    line, name = _with_message(place)
-    return _asking(line, "NACK", f"id:{name}", "requeue:false")
+    connection, name = _with_message(place)
+    return _asking(connection, "NACK", f"id:{name}", "requeue:false")
 
 
 def _commit(place: Place) -> Request:
-    line = Line(place)
-    line.send("BEGIN", "transaction:t")
-    line.send("SEND", f"destination:/queue/{place.declare()}", "transaction:t")
-    return _asking(line, "COMMIT", "transaction:t")
+    connection = Connection(place)
+    connection.send("BEGIN", "transaction:t")
+    connection.send("SEND", f"destination:/queue/{place.declare()}", "transaction:t")
+    return _asking(connection, "COMMIT", "transaction:t")
 
 
 def _disconnect(place: Place) -> Request:
-    line = Line(place)
+    connection = Connection(place)
     queue = place.declare()
 
     def request() -> None:
-        line.send("SEND", f"destination:/queue/{queue}")
-        line.send("DISCONNECT", "receipt:r")
-        line.expect(codec.RECEIPT)
+        connection.send("SEND", f"destination:/queue/{queue}")
+        connection.send("DISCONNECT", "receipt:r")
+        connection.expect(codec.RECEIPT)
 
     return request
 
 
 def _begin(place: Place) -> Request:
-    return _asking(Line(place), "BEGIN", "transaction:t")
+    return _asking(Connection(place), "BEGIN", "transaction:t")
 
 
 ANSWERS: Answers = {

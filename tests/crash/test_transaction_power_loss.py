@@ -22,9 +22,9 @@ from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.server import Server
 from headrace.storage.local.engine import LocalEngine
 from tests.disks import LosingDisk
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
-from tests.lines import Line
+from tests.wires import FakeWire
 
 
 class Forgetful(random.Random):
@@ -83,8 +83,8 @@ def test_a_confirmed_transaction_survives_a_power_loss(place: Place) -> None:
 
 def test_tx_commit_ok_comes_when_the_transaction_would_survive_a_power_loss(place: Place) -> None:
     house = place.house
-    line = Line()
-    connection = Connection(Server(*doors_to(house.broker, clock=house.clock), "test"), house.clock)
+    line = FakeWire()
+    connection = Connection(Server(*access_to(house.broker, clock=house.clock), "test"), house.clock)
     connection.opened(cast("Wire", line))
     start = {"mechanism": "PLAIN", "response": b"\0guest\0guest"}
     connection.feed(PROTOCOL_HEADER + encode_method(0, commands.Connection.StartOk, start))

@@ -151,7 +151,7 @@ def _segment() -> bytes:
 
 
 def indexed_segment(directory: Path) -> Segment:
-    """What is known of a segment of two blocks, the second of which has the earlier messages."""
+    """A segment of two blocks, the second of which has the earlier messages."""
     segment = Segment(segment_path(directory, PLAIN_BASE), PLAIN_BASE)
     segment.add(41, 43, 152, START_US + 250)
     segment.add(43, 47, 200, START_US + 100)
@@ -197,7 +197,7 @@ WRITTEN: dict[str, Callable[[Path], bytes]] = {
     "tails-v1": lambda _: _tails(),
     "group-v1": lambda _: encode_state(group()),
 }
-"""What the code writes for each golden file, given a directory to work in."""
+"""Writer of each golden file, given a directory to work in."""
 
 
 def golden(name: str) -> bytes:

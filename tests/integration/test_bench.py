@@ -145,8 +145,8 @@ def meddled(
 ) -> Result:
     """The result when deliveries are changed on their way."""
     load = scenario.loads[0]
-    with FaultProxy(ours.endpoints[load.family].port, change, head, marker) as meddler:
-        endpoint = replace(ours.endpoints[load.family], port=meddler.port)
+    with FaultProxy(ours.endpoints[load.family].port, change, head, marker) as proxy:
+        endpoint = replace(ours.endpoints[load.family], port=proxy.port)
         target = Target("meddled", {load.family: endpoint}, ours.pid)
         return run(scenario, target, Pace(0.2, stall_seconds, limit_seconds=60.0))[-1]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.net.connection import Wire
 from headrace.net.handler import Handler
 from headrace.net.listener import Listener
-from headrace.net.websocket import STRANGER_FRAME_BYTES, Door, WebSocket
+from headrace.net.websocket import STRANGER_FRAME_BYTES, Endpoint, WebSocket
 
 _MASK = b"\x11\x22\x33\x44"
 _KEY = "dGhlIHNhbXBsZSBub25jZQ=="  # the sample of RFC 6455, 1.3, and its answer
@@ -128,7 +128,7 @@ def run(scene: Callable[[Client], Awaitable[None]], trusts: bool = True) -> Echo
     echo = Echo(trusts)
 
     async def play() -> None:
-        listener = Listener(lambda: WebSocket({"/mqtt": Door(lambda: echo, ["mqtt", "mqttv3.1"], _MAX_FRAME)}))
+        listener = Listener(lambda: WebSocket({"/mqtt": Endpoint(lambda: echo, ["mqtt", "mqttv3.1"], _MAX_FRAME)}))
         await listener.open("127.0.0.1", 0)
         client = Client(*await asyncio.open_connection("127.0.0.1", listener.port))
         try:
@@ -355,7 +355,7 @@ def test_garbage_ends_its_connection_and_is_no_error_of_ours(pieces: list[bytes]
                 errors.append(record)
 
     async def play() -> None:
-        wire = Wire(WebSocket({"/mqtt": Door(Echo, ["mqtt"], 1 << 16)}), lambda wire: None)
+        wire = Wire(WebSocket({"/mqtt": Endpoint(Echo, ["mqtt"], 1 << 16)}), lambda wire: None)
         wire.connection_made(_Sink())
         if greets:
             wire.data_received(hello())

@@ -295,7 +295,7 @@ def test_a_header_added_on_delivery_changes_nothing_else(properties: Properties,
 
 
 def _looks(raw: bytes) -> tuple[bool, bool, int, str] | None:
-    """What a publish must know of these properties, by decoding; None if they are wrong."""
+    """Decode what a publish must know of these properties; None if they are wrong."""
     try:
         found = decode_properties(raw)
     except ProtocolError:

@@ -12,9 +12,9 @@ from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER, REPLY_NAMES
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.server import Server
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
-from tests.lines import Line
+from tests.wires import FakeWire
 
 _names = st.sampled_from(
     ["q", "r", "q", "", "amq.topic", "amq.rabbitmq.reply-to", "$queue/q", "$queue/q/#", "$queue/q/$ack", "é"]
@@ -89,8 +89,8 @@ def _publish(draw: st.DrawFn) -> bytes:
 @given(st.lists(st.one_of(_method(), _method(), _publish()), min_size=8, max_size=30))
 def test_any_methods_in_any_order_are_answered_or_refused(frames: list[bytes]) -> None:
     house = House()
-    connection = Connection(Server(*doors_to(house.broker, clock=house.clock), "test"), house.clock)
-    wire = Line()
+    connection = Connection(Server(*access_to(house.broker, clock=house.clock), "test"), house.clock)
+    wire = FakeWire()
     connection.opened(cast("Wire", wire))
     start = {"mechanism": "PLAIN", "response": b"\0guest\0guest"}
     connection.feed(PROTOCOL_HEADER + encode_method(0, commands.Connection.StartOk, start))

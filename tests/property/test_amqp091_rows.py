@@ -16,9 +16,9 @@ from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.server import Server
 from headrace.wire.amqp091 import encode_properties
 from headrace.wire.properties import Properties
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
-from tests.lines import Line
+from tests.wires import FakeWire
 
 _QUEUES = (
     QueueDefinition("plain"),
@@ -77,8 +77,8 @@ class _Publisher:
         broker.declare_exchange(Exchange("h", "headers"))
         for source, queue, key in _BINDINGS:
             broker.bind(Binding(source, queue, key, {"a": 1} if source == "h" else {}))
-        self._connection = Connection(Server(*doors_to(broker, clock=self.house.clock), "test"), self.house.clock)
-        self._line = Line()
+        self._connection = Connection(Server(*access_to(broker, clock=self.house.clock), "test"), self.house.clock)
+        self._line = FakeWire()
         self._connection.opened(cast("Wire", self._line))
         start = {"mechanism": "PLAIN", "response": b"\0guest\0guest"}
         self._connection.feed(PROTOCOL_HEADER + encode_method(0, commands.Connection.StartOk, start))

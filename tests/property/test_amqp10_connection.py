@@ -33,9 +33,9 @@ from headrace.protocols.amqp10.performatives import (
 from headrace.protocols.amqp10.server import Server
 from headrace.wire.amqp10_values import encode_described, encode_value
 from headrace.wire.types import Described, Map, Symbol, ULong
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
-from tests.lines import Line
+from tests.wires import FakeWire
 
 _handles = st.integers(0, 3)
 _channels = st.sampled_from([0, 0, 0, 1])
@@ -182,10 +182,10 @@ def test_any_frames_in_any_order_are_answered_or_refused(frames: list[bytes]) ->
     for number in range(3):
         house.publish("q", str(number))
         house.publish("s", str(number))
-    hosts, access = doors_to(house.broker)
+    hosts, access = access_to(house.broker)
     server = Server(hosts, access, house.clock, "test")
     connection = Connection(server, house.clock)
-    wire = Line()
+    wire = FakeWire()
     connection.opened(cast("Wire", wire))
     connection.feed(AMQP_HEADER + encode_frame(0, Open("fuzz").encode()))
     connection.feed(encode_frame(0, Begin(None, 0, 10, 10).encode()))
@@ -204,6 +204,6 @@ def test_any_frames_in_any_order_are_answered_or_refused(frames: list[bytes]) ->
         error = event.error if isinstance(event, Close | End | Detach) else None
         assert error is None or error.condition != "amqp:internal-error", error
     again = House(house.engine, house.clock)
-    Server(*doors_to(again.broker), again.clock, "test")  # reads the stored sources
+    Server(*access_to(again.broker), again.clock, "test")  # reads the stored sources
     consumers = [(queue.name, queue.consumers) for queue in house.broker.topology.queues.values() if queue.consumers]
     assert consumers == []

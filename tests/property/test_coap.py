@@ -9,7 +9,7 @@ from headrace.errors import ProtocolError
 from headrace.net.datagrams import Peer
 from headrace.protocols.coap.codec import decode_request, encode_answer
 from headrace.protocols.coap.endpoint import Endpoint
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
 
 _heads = st.tuples(st.sampled_from([0x40, 0x41, 0x48, 0x50]), st.integers(0, 31), st.binary(min_size=2, max_size=2))
@@ -39,7 +39,7 @@ def test_any_request_can_be_answered(head: tuple[int, int, bytes], rest: bytes, 
 
 
 class _Port:
-    """Where answers go."""
+    """The port that answers go to."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -57,7 +57,7 @@ class _Port:
 )
 def test_any_datagrams_in_any_order_are_answered_or_ignored(datagrams: list[bytes]) -> None:
     house = House()
-    hosts, access = doors_to(house.broker, house.engine, house.clock)
+    hosts, access = access_to(house.broker, house.engine, house.clock)
     endpoint = Endpoint(hosts, access, house.clock)
     port = _Port()
     endpoint.opened(port)  # type: ignore[arg-type]

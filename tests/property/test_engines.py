@@ -55,13 +55,13 @@ class Engines(RuleBasedStateMachine):
         self.count = 0
         self.confirmed = 0
         self.safe = 0
-        """How many of the commits in the history are confirmed, and how many of those must survive a power loss."""
+        """Numbers of commits in the history that are confirmed, and that must survive a power loss."""
         self.used = 0
-        """How many may be used: these must survive a kill."""
+        """Number of commits that may be used: these must survive a kill."""
         self.forgotten = 0
-        """How many commits came before those in the history."""
+        """Number of commits before those in the history."""
         self.history = [contents(self.model)]
-        """What the model held after each commit, beginning with one that must survive anything."""
+        """Contents of the model after each commit, beginning with one that must survive anything."""
         self.errors: list[HeadraceError | None] = []
 
     def open_local(self, root: Path) -> LocalEngine:

@@ -1,4 +1,4 @@
-"""What flow control counts, through publishes of every kind, failures, deletions and ends of hosts.
+"""Counts of flow control, through publishes of every kind, failures, deletions and ends of hosts.
 
 Law: when everything that was taken is consumed or gone, every counter is 0 and nobody is held.
 """

@@ -326,7 +326,7 @@ def _flip(data: bytes, bit: int) -> bytes:
 
 
 def _outcome(read: Callable[[bytes], object], data: bytes) -> object:
-    """What is read, or None when it is refused as the format refuses damage. Any other error is a failure."""
+    """Return the content, or None if it is refused as the format refuses damage. Any other error is a failure."""
     try:
         return read(data)
     except Corrupt:

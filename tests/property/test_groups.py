@@ -42,7 +42,7 @@ numbers = st.integers(0, 1 << 16)
 
 
 class Row:
-    """What the model knows of one message."""
+    """State of one message in the model."""
 
     def __init__(self, wanted: bool, not_before_us: int) -> None:
         self.wanted = wanted
@@ -64,7 +64,7 @@ class Member:
         self.deliveries: dict[int, Delivery] = {}
         self.fresh: list[int] = []
         self.is_silent = False
-        """Whether a lease of it ran out and it settled nothing since."""
+        """True if a lease of it ran out and it settled nothing since."""
         self.consumer = Consumer(name, self.deliver, credit, shared=shared)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
@@ -139,7 +139,7 @@ class Groups(RuleBasedStateMachine):
             row.place = DELAYED if wait_us else READY
 
     def time_passes(self) -> None:
-        """What the model expects to have come due by now."""
+        """Messages that are due by now in the model."""
         now_us = self.clock.now_us()
         for offset, row in enumerate(self.rows):
             if row.place == HELD and row.until_us <= now_us:
@@ -299,7 +299,7 @@ class Groups(RuleBasedStateMachine):
                 assert not [member for member in self.members if self.could_have(member, row)]
 
     def could_have(self, member: Member, row: Row) -> bool:
-        """Whether a member has room for a message and neither failed it nor is silent while others are not."""
+        """True if a member has room for a message and neither failed it nor is silent while others are not."""
         if member.consumer.room <= 0:
             return False
         if len(self.members) == 1:

@@ -48,9 +48,9 @@ class Settling(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.number = 0
         self.waiting: list[list[str]] = [[] for _ in range(QUEUES)]
-        """What is confirmed and not settled, in order."""
+        """Messages that are confirmed and not settled, in order."""
         self.settled: list[list[str]] = [[] for _ in range(QUEUES)]
-        """What is settled and perhaps not stored."""
+        """Messages that are settled, perhaps not durably."""
         self.open()
         for queue in range(QUEUES):
             self.house.broker.declare(declared(f"q{queue}", durable=True))
@@ -173,7 +173,7 @@ class Settling(RuleBasedStateMachine):
         self.go_on()
 
     def go_on(self) -> None:
-        """What comes is all that waits, in order, and besides it at most what was settled and is not known to be."""
+        """All waiting messages come, in order, and besides them at most those whose settlement may be lost."""
         self.open()
         self.consume()
         for queue, inbox in enumerate(self.inboxes):

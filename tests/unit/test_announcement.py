@@ -1,4 +1,4 @@
-"""What people are told when the broker begins to serve."""
+"""Output for people when the broker begins to serve."""
 
 from pathlib import Path
 

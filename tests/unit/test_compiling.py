@@ -1,4 +1,4 @@
-"""What is compiled, what the compiler would get wrong without a word, and what is done where it cannot be used."""
+"""The compiled form: its modules, silent mistakes of the compiler, and machines without one."""
 
 import ast
 import builtins

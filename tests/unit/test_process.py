@@ -1,4 +1,4 @@
-"""What the collector looks through while the broker serves: little, but everything now and then."""
+"""Garbage collection while the broker serves: a little, and everything now and then."""
 
 import subprocess
 import sys

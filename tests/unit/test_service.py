@@ -1,4 +1,4 @@
-"""Why the broker takes no messages: told at once, believed to be over after a while, one line for each."""
+"""Reasons why the broker takes no messages: logged at once, over after a while, one line for each."""
 
 import logging
 

@@ -21,7 +21,7 @@ STATES: Final = (WAITING, RUNNING, RESTARTING, FAILED, OVER)
 LOST_SECONDS: Final = 30
 """The silence after which a job that was not over counts as lost."""
 KEPT_SECONDS: Final = 7 * 86_400
-"""How long a silent job is shown."""
+"""Time for which a silent job is shown."""
 MOST: Final = 1000
 """The most pipelines, of all jobs and virtual hosts."""
 NAME_BYTES: Final = 255
@@ -31,7 +31,7 @@ _SHORT: Final = 100
 
 @dataclass(frozen=True)
 class Report:
-    """What a job says of one of its pipelines."""
+    """Report of a job about one of its pipelines."""
 
     name: str = required(Name(NAME_BYTES))
     type: str = required(Name(_SHORT))

@@ -119,7 +119,7 @@ class Site:
         self.staging = staging
         """Store of bulk writes that are not committed yet."""
         self.pipelines = Pipelines()
-        """What jobs of Spark told of their pipelines."""
+        """Reports of Spark's jobs about their pipelines."""
         self.web_sockets: dict[str, TakeOver] = {}
         """Protocols for WebSockets, by path."""
 

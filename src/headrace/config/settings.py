@@ -91,7 +91,7 @@ class JwtSettings:
 
 @dataclass(frozen=True)
 class StorageSettings:
-    """Where messages are stored, and how."""
+    """Storage of messages: the place and its settings."""
 
     data: Path = option(Path("data"), File(), "Data directory.")
     memory: bool = option(False, Flag(), "Store everything in memory; a stop loses it.")

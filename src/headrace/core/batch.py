@@ -173,7 +173,7 @@ class Appends:
 
 _NO_APPENDS: Final = Appends()
 _NO_COMMIT: Final = Commit()
-"""What a batch has of a kind until the first comes: most batches have messages of clients and nothing else."""
+"""Shared empty values of a new batch: most batches only ever hold messages of clients."""
 
 
 @final

@@ -814,7 +814,7 @@ class Broker:
 
     @property
     def sent_us(self) -> int:
-        """When the oldest commit that is not durable was sent, by the monotonic clock; 0 for none."""
+        """The monotonic time when the oldest commit that is not durable was sent; 0 for none."""
         return self._pipeline.sent_us
 
     @property

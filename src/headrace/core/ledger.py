@@ -48,7 +48,7 @@ _SWEEP_US: Final = 3_600 * 1_000_000
 
 @final
 class Advance:
-    """How far a transaction is that is stored in several batches."""
+    """Progress of a transaction that several batches store."""
 
     __slots__ = ("parts", "rows", "sequence")
 
@@ -77,7 +77,7 @@ class Ledger:
         return int(str(entry["rows"])) if int(str(entry["sequence"])) == sequence else 0
 
     def advance(self, transaction: str) -> Advance | None:
-        """How far a commit of the transaction is that has begun and not ended; None if there is none."""
+        """The progress of the transaction's unfinished commit; None if there is none."""
         entry = self._entry(transaction) or {}
         begun = entry.get("begun")
         return Advance(begun["sequence"], begun["parts"], begun["rows"]) if isinstance(begun, dict) else None

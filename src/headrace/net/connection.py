@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from headrace.net.facts import ConnectionFacts, Origin
 from headrace.net.handler import Envelope, Gone, Handler
-from headrace.net.output import Output, Turn
+from headrace.net.output import LoopTurn, Output
 
 
 @final
@@ -576,14 +576,14 @@ class Endings:
 _ENDINGS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Endings]] = WeakKeyDictionary()
 
 
-_TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turn]] = WeakKeyDictionary()
+_TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, LoopTurn]] = WeakKeyDictionary()
 
 
-def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
+def turn_of(loop: asyncio.AbstractEventLoop) -> LoopTurn:
     """The turns of one event loop."""
     found = _TURNS.get(loop)
     if found is None:
-        found = _TURNS[loop] = Turn(_call_soon, _turn_failed)
+        found = _TURNS[loop] = LoopTurn(_call_soon, _turn_failed)
     return found
 
 

@@ -81,8 +81,8 @@ class Output:
 
 
 @final
-class Turn:
-    """What is to be done in the next turn of an event loop: work first, then the output that comes of it.
+class LoopTurn:
+    """Work of the next turn of an event loop, and then the output that comes of it.
 
     Output of a turn's work leaves in the same turn. Work that comes of work waits for the next one, behind what was
     read meanwhile. A turn of its own for output took two system calls more for a message that is waited for, and a

@@ -47,7 +47,7 @@ class _Frames(Envelope):
 
 
 @final
-class Door:
+class Endpoint:
     """A protocol behind a path."""
 
     def __init__(
@@ -65,10 +65,10 @@ class Door:
 class WebSocket(Handler):
     """One WebSocket, with the handler of the protocol inside."""
 
-    def __init__(self, doors: Mapping[str, Door]) -> None:
-        self._doors = doors
+    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
+        self._endpoints = endpoints
         """By path."""
-        self._door: Door | None = None
+        self._endpoint: Endpoint | None = None
         """None until the handshake."""
         self._handler: Handler | None = None
         self._protocol = ServerProtocol(max_size=(None, STRANGER_FRAME_BYTES), logger=_log)
@@ -103,8 +103,8 @@ class WebSocket(Handler):
 
     def _hear(self, wire: Wire, data: bytes) -> None:
         protocol = self._protocol
-        if self._door is not None:
-            most_bytes = self._door.max_frame_bytes
+        if self._endpoint is not None:
+            most_bytes = self._endpoint.max_frame_bytes
             protocol.max_fragment_size = most_bytes if wire.is_established else min(STRANGER_FRAME_BYTES, most_bytes)
         protocol.receive_data(data)
         for event in protocol.events_received():
@@ -121,29 +121,29 @@ class WebSocket(Handler):
         """Accept or reject a handshake."""
         protocol = self._protocol
         path = request.path.partition("?")[0]
-        door = self._doors.get(path)
-        if door is not None:
-            protocol.available_subprotocols = [Subprotocol(name) for name in door.subprotocols]
+        endpoint = self._endpoints.get(path)
+        if endpoint is not None:
+            protocol.available_subprotocols = [Subprotocol(name) for name in endpoint.subprotocols]
             response = protocol.accept(request)
         else:
             response = protocol.reject(HTTPStatus.NOT_FOUND, f"There is no WebSocket at {path}.\n")
         protocol.send_response(response)
-        if door is None or response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+        if endpoint is None or response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             return
         for output in protocol.data_to_send():
             wire.write_between(output)
         wire.enclose(_Frames())
         if not _is_from_here(request.headers.get("Origin", "")):
             wire.is_loopback = False  # a foreign page in a local browser counts as remote
-        self._door = door
-        self._handler = door.make()
+        self._endpoint = endpoint
+        self._handler = endpoint.make()
         self._handler.opened(wire)
 
     def _take(self, frame: Frame) -> None:
-        handler, door = self._handler, self._door
-        if handler is None or door is None:
+        handler, endpoint = self._handler, self._endpoint
+        if handler is None or endpoint is None:
             return
-        if frame.opcode is Opcode.TEXT and not door.takes_text:  # MQTT 5 [MQTT-6.0.0-1]
+        if frame.opcode is Opcode.TEXT and not endpoint.takes_text:  # MQTT 5 [MQTT-6.0.0-1]
             self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "only binary messages are understood here")
         elif frame.opcode in _DATA and frame.data:
             handler.feed(bytes(frame.data))

@@ -278,16 +278,16 @@ def web_socket(make: Callable[[Protocol], tuple[Callable[[], Handler], int]]) ->
 
     The modules for that are loaded with the first client.
     """
-    from headrace.net.websocket import Door, WebSocket
+    from headrace.net.websocket import Endpoint, WebSocket
 
-    doors: dict[str, Door] = {}
+    endpoints: dict[str, Endpoint] = {}
     for each in PROTOCOLS:
         inside = each.web_sockets
         if inside is not None:
             handler, max_packet_bytes = make(each)
-            door = Door(handler, inside.subprotocols, max_packet_bytes, inside.takes_text)
-            doors.update(dict.fromkeys(inside.paths, door))
-    return WebSocket(doors)
+            endpoint = Endpoint(handler, inside.subprotocols, max_packet_bytes, inside.takes_text)
+            endpoints.update(dict.fromkeys(inside.paths, endpoint))
+    return WebSocket(endpoints)
 
 
 def _on(listener: str) -> list[Protocol]:

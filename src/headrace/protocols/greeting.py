@@ -1,4 +1,4 @@
-"""Which protocol a client speaks: its first bytes tell, and the connection is handed over to that protocol."""
+"""Choice of a client's protocol: its first bytes tell, and the connection is handed over to that protocol."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, final

@@ -1,12 +1,53 @@
-"""The input of one connection, for all protocols: when it is paused, and the memory that it holds. No bytes."""
+"""The input of one connection, for all protocols: pauses, its memory, and the wait for its login. No bytes."""
 
 from collections.abc import Callable
-from typing import final
+from typing import Generic, TypeVar, final
 
+from headrace.core.access.access import Access
+from headrace.core.access.logins import Admit, Login
 from headrace.core.client import Client
 from headrace.core.flow import Holding, Intake
 from headrace.errors import HeadraceError
 from headrace.net.connection import BY_BROKER, BY_INTAKE, Wire
+
+Event = TypeVar("Event")
+
+
+@final
+class LoginGate(Generic[Event]):
+    """The check of a login. Input is paused meanwhile, and events that were read with it wait."""
+
+    __slots__ = ("_access", "_held", "is_shut")
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._held: list[Event] = []
+        self.is_shut = False
+        """True while a login is checked."""
+
+    def check(self, wire: Wire, login: Login, admit: Admit) -> None:
+        """Check a login; `admit` calls `open` first. A login that is known is answered at once."""
+        self.is_shut = True
+        self._access.login(login, admit)
+        if self.is_shut:
+            wire.pause_reading(BY_BROKER)
+
+    def hold(self, events: list[Event]) -> None:
+        """Let events wait for the login."""
+        self._held += events
+
+    def open(self, wire: Wire | None) -> list[Event]:
+        """End the check; returns the events that waited, unless the connection ended meanwhile."""
+        was_shut, self.is_shut = self.is_shut, False
+        held, self._held = self._held, []
+        if not was_shut or wire is None or wire.is_closing:
+            return []
+        wire.resume_reading(BY_BROKER)
+        return held
+
+    def drop(self) -> None:
+        """Forget all events that wait."""
+        self._held = []
 
 
 def _nothing(_: object) -> None:

@@ -1,4 +1,4 @@
-"""What the connections of a protocol share, whichever it is: virtual hosts, users, memory. No bytes, no connections."""
+"""State shared by the connections of any protocol: virtual hosts, users, memory. No bytes, no connections."""
 
 from headrace.core.access.access import Access
 from headrace.core.broker import Broker

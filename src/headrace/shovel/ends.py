@@ -95,7 +95,7 @@ Confirmed = Callable[[int, bool], None]
 
 
 class Source(ABC):
-    """Where messages come from."""
+    """The end that messages come from."""
 
     @abstractmethod
     async def open(self, arrived: Arrived) -> None:
@@ -123,7 +123,7 @@ class Source(ABC):
 
 
 class Destination(ABC):
-    """Where messages go."""
+    """The end that messages go to."""
 
     @abstractmethod
     async def open(self, confirmed: Confirmed) -> None:

@@ -28,7 +28,7 @@ Fail = Callable[[HeadraceError], None]
 
 @dataclass
 class Tally:
-    """What a shovel has moved so far, over all its connections."""
+    """Counts of messages that a shovel has moved, over all its connections."""
 
     messages: int = 0
     """Messages that are confirmed."""

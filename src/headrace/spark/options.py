@@ -231,9 +231,9 @@ class ReadOptions:
     starting: Position
     ending: Position
     headers: str
-    """Whether rows have headers: false, true for texts, or typed."""
+    """Headers of rows: false for none, true for texts, or typed."""
     properties: str
-    """Whether rows have properties: false, true for all of them, or raw as they are stored."""
+    """Properties of rows: false for none, true for all of them, or raw as they are stored."""
     min_partitions: int
     partition_bytes: int
     trigger_offsets: int

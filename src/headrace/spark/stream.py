@@ -53,7 +53,7 @@ Checkpoints of earlier releases have the offset alone."""
 
 
 class Reached(NamedTuple):
-    """How far a queue was read; the id of its log is NO_LOG where nobody knows it."""
+    """Reading position in a queue. The id of its log is NO_LOG where nobody knows it."""
 
     next: int
     log: int = NO_LOG
@@ -94,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first = ""
         """The queue that the next batch begins with where bytes are limited."""
         self._batched_s = -math.inf
-        """When the last batch was planned, or could have been."""
+        """The time when the last batch was planned, or could have been."""
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state for executors: no open place, no progress."""

@@ -1,1 +1,1 @@
-"""Where everything durable lives: one interface (api.py), several engines. No routing, no protocols."""
+"""All durable state: one interface (api.py), several engines. No routing, no protocols."""

@@ -188,7 +188,7 @@ class Frame:
 
 
 def _is_empty(texts: pa.Array) -> bool:
-    """Whether all texts are empty: the last ends where the first begins."""
+    """True if all texts are empty: the last ends where the first begins."""
     if not len(texts):
         return True
     bounds = memoryview(texts.buffers()[1]).cast("i")

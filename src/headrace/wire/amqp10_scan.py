@@ -132,7 +132,7 @@ def _end(raw: bytes, at: i64, size: i64) -> i64:
 
 
 def _items(raw: bytes, at: i64) -> i64:
-    """Where the items of the section begin."""
+    """The start of the section's items."""
     return at + 6 if raw[at + 3] < LIST32 else at + 12
 
 

@@ -15,7 +15,7 @@ from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.server import Server as Amqp091Server
 from headrace.storage.memory import MemoryEngine
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.servers import Server
 
 _SECONDS = 60.0
@@ -118,7 +118,7 @@ def test_publishers_are_told_to_wait_and_to_go_on(name: str) -> None:
             loop.call_soon(call)
 
         broker = Broker(MemoryEngine(), SystemClock(), soon)
-        server = Amqp091Server(*doors_to(broker), "test")
+        server = Amqp091Server(*access_to(broker), "test")
         listener = Listener(lambda: Connection(server, SystemClock()))
         await listener.open("127.0.0.1", 0)
         told = await loop.run_in_executor(None, lambda: _blocked(listener.port, name, loop, broker))

@@ -25,7 +25,7 @@ from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.server import Server as Amqp091Server
 from headrace.storage.memory import MemoryEngine
 from tests.certificates import Authority, asking_for_certificates, encrypt
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.servers import Server, serving
 
 _TIMEOUT = 60.0
@@ -151,7 +151,7 @@ def test_an_authority_that_is_replaced_counts_for_connections_from_then_on(
         def soon(call: Callable[[], None]) -> None:
             loop.call_soon(call)
 
-        server = Amqp091Server(*doors_to(Broker(MemoryEngine(), SystemClock(), soon)), "test")
+        server = Amqp091Server(*access_to(Broker(MemoryEngine(), SystemClock(), soon)), "test")
         listener = Listener(lambda: Connection(server, SystemClock()))
         await listener.open("127.0.0.1", 0, tls.context)
         outcomes = []

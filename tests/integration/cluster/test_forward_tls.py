@@ -73,7 +73,7 @@ def test_whoever_stands_between_two_nodes_with_another_certificate_is_found_out(
     nodes: Nodes, authority: Authority
 ) -> None:
     shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    shown.load_cert_chain(*authority.sign("localhost", "meddler"))
+    shown.load_cert_chain(*authority.sign("localhost", "stranger"))
     owner = nodes["a"].node
 
     async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

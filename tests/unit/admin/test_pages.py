@@ -1,4 +1,4 @@
-"""What a page is sent, and who sent it."""
+"""Requests to a page, and their senders."""
 
 import asyncio
 from typing import cast

@@ -1,4 +1,4 @@
-"""What jobs tell of their pipelines: shown as it came, lost when they fall silent, bounded, and each job one user's."""
+"""Reports of jobs about their pipelines: shown as they came, lost in silence, bounded, and each job one user's."""
 
 import pytest
 

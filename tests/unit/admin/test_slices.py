@@ -54,7 +54,7 @@ class LoopLoad:
 
 
 def counted(work: Callable[[LoopLoad], Awaitable[Any]]) -> tuple[Any, int]:
-    """What came of it, and how often `note` was called in one turn at most."""
+    """Return the result, and the largest number of calls of `note` in one turn."""
 
     async def run() -> Any:
         load.start()

@@ -1,4 +1,4 @@
-"""What is made of results: medians, ratios round by round, and rows that failed or cannot be, which are no figures."""
+"""Figures made of results: medians, ratios round by round, and rows that failed or cannot be, which are no figures."""
 
 import io
 from dataclasses import replace

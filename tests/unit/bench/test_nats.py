@@ -17,7 +17,7 @@ _DEADLINE_SECONDS = 30.0
 
 
 def delivery(number: int, body: bytes = b"") -> bytes:
-    """What JetStream pushes; the reply subject grows with the number in it."""
+    """A message that JetStream pushes; the reply subject grows with the number in it."""
     body = body or make_body(_SIZE, 0)[:4] + number.to_bytes(6, "little") + make_body(_SIZE, 0)[10:]
     return b"MSG inbox.d 2 $JS.ACK.bench.c.1.%d.%d.7.0 %d\r\n%s\r\n" % (number, number, len(body), body)
 

@@ -1,4 +1,4 @@
-"""What is called for in one turn of the event loop: its order, what belongs together, and what wakes the broker."""
+"""Work of one turn of the event loop: its order, the parts that belong together, and the calls that wake the broker."""
 
 from collections.abc import Iterator
 from pathlib import Path

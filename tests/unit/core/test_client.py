@@ -1,4 +1,4 @@
-"""What holds for one connection, whichever protocol it speaks: topics, flow, rate, and what subscriptions mean."""
+"""One connection of any protocol: topics, flow, rate, rights, and the meaning of subscriptions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who is told what became of a turn."""
+"""Confirms of a batch: their order and their outcome."""
 
 from collections.abc import Callable
 

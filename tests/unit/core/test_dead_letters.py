@@ -1,4 +1,4 @@
-"""Where messages go that were given up, and how they come back."""
+"""Messages that were given up: the way to the dead letters, and back."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a queue is declared to be: AMQP's arguments, the configuration's keys, equivalence, and its form in storage."""
+"""Definitions of queues: AMQP's arguments, the configuration's keys, equivalence, and its form in storage."""
 
 import json
 from dataclasses import asdict

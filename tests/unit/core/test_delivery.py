@@ -1,4 +1,4 @@
-"""Who gets the next message: turns, priorities, credit, one active consumer, exclusive use."""
+"""The consumer of the next message: turns, priorities, credit, one active consumer, exclusive use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How much a queue with limits takes: as a list says of what waits, whatever happened before."""
+"""Depth of a queue with limits: equal to that of a list of waiting messages, whatever happened before."""
 
 import random
 
@@ -46,7 +46,7 @@ class Ledger:
         return [offset for offset in range(len(self.sizes)) if offset not in gone]
 
     def bytes(self) -> int:
-        """What counts of the payloads: with several groups, all from the first on that one of them is not done with."""
+        """Payloads that count: with several groups, all from the first that some group has not finished."""
         if len(self.names) == 1:
             return sum(self.sizes[offset] for offset in self.waiting(self.names[0]))
         first = min([min(set(range(len(self.sizes) + 1)) - done) for done in self.done.values()])

@@ -1,4 +1,4 @@
-"""What enters a queue keeps its rules: damage, sizes, limits, times to live, and times before which nobody gets it."""
+"""Rules for messages that enter a queue: damage, sizes, limits, times to live, and delays."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who gets a message that a member did not get done: another member, as long as there is one that takes it."""
+"""Messages that a member failed go to another member, as long as there is one that takes them."""
 
 import pytest
 

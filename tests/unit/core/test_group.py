@@ -27,7 +27,7 @@ def house_with(**options: object) -> House:
 
 
 def restarted(house: House) -> House:
-    """What a new process finds."""
+    """The group as a new process finds it."""
     return House(house.engine, house.clock)
 
 
@@ -374,7 +374,7 @@ def test_after_the_visibility_timeout_another_consumer_gets_the_message() -> Non
     assert [(d.message.payload, d.attempts, d.redelivered) for d in other.got] == [(b"a", 2, True)]
 
 
-def test_after_the_visibility_timeout_a_lone_consumer_gets_its_message_again() -> None:
+def test_after_the_visibility_timeout_a_single_consumer_gets_its_message_again() -> None:
     house = house_with()
     inbox = house.consume("orders", credit=1)
     house.publish("orders", "a")

@@ -1,4 +1,4 @@
-"""What connections hold before it is published: bounded together, with somebody who can always go on."""
+"""Memory of unpublished messages of all connections: bounded together, with one connection that can always go on."""
 
 from headrace.core.flow import Holding, Intake
 from headrace.errors import HeadraceError

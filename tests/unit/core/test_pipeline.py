@@ -981,3 +981,21 @@ def test_it_is_known_since_when_storage_has_been_busy_with_the_oldest_commit() -
     engine.open_door()
     house.run()
     assert house.broker.sent_us == 0
+
+
+def test_a_queue_in_memory_drops_settled_messages_and_keeps_no_second_state_of_its_groups() -> None:
+    house = House()
+    queue = house.broker.declare(declared("q", durable=False))
+    inbox = house.consume("q")
+    house.publish("q", "a", "b", "c")
+
+    first, second, third = inbox.take()
+    for delivery in (second, first):
+        house.broker.settle(delivery, ACK)
+    house.run()
+
+    assert (queue.log.first_offset, queue.log.next_offset) == (2, 3)
+    assert not queue.log.groups
+    house.broker.settle(third, ACK)
+    house.run()
+    assert (queue.log.first_offset, queue.log.size_bytes) == (3, 0)

@@ -1,4 +1,4 @@
-"""What publishers are promised, for one message or many: how safe it is, how long they wait, what is refused."""
+"""Promises to publishers, for one message or many: durability, waits, refusals."""
 
 import pytest
 
@@ -17,7 +17,7 @@ WAYS = ["one", "many", "each"]
 
 
 def waiting(seconds: int) -> dict[str, object]:
-    """How a queue says that its publishers wait so long."""
+    """Arguments of a queue whose publishers wait so long."""
     return {"enabled": True, "mode": "sync", "ack_timeout_ms": seconds * 1000}
 
 

@@ -1,4 +1,4 @@
-"""What enters a queue and what leaves it unread: time to live, limits, purging, later delivery, history."""
+"""Ways into a queue, and out of it unread: time to live, limits, purging, later delivery, history."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SECOND_US = 1_000_000
 
 
 def texts(house: House, queue: str) -> list[str]:
-    """What waits or is held in a queue."""
+    """Messages that wait or are held in a queue."""
     return [message.payload.decode() for _, message in house.broker.queue(queue).browse(0, 1000)]
 
 
@@ -663,7 +663,7 @@ def later(house: House, queue: str, seconds: float, *payloads: str) -> None:
 
 
 def figures(house: House, name: str) -> tuple[int, int]:
-    """What waits and may be delivered, and what is delayed."""
+    """Numbers of messages that may be delivered, and that are delayed."""
     queue = house.broker.queue(name)
     return queue.messages - queue.delayed, queue.delayed
 

@@ -1,4 +1,4 @@
-"""What a log may drop: by number, by size, by age, and never what is still needed."""
+"""Messages that a log may drop: by number, size and age, and never one that is still needed."""
 
 from headrace.clock import ManualClock
 from headrace.core.queue.definition import STREAM, QueueDefinition, Retention

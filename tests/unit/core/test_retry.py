@@ -1,4 +1,4 @@
-"""When a message is tried again: the backoff of the queue's settings, and the limits."""
+"""Retries of a message: the backoff of the queue's settings, and the limits."""
 
 import pytest
 

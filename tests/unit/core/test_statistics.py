@@ -1,4 +1,4 @@
-"""What the broker counts while it works."""
+"""Counters of the broker."""
 
 from headrace.core.flow import Histogram
 from headrace.core.queue.definition import QueueDefinition, declared

@@ -1,4 +1,4 @@
-"""How far readers of a stream are said to be: never beyond what one of them holds or has yet to get, and no less."""
+"""Progress of a stream's readers: up to the first message that one of them holds or has yet to get."""
 
 import random
 

@@ -17,7 +17,7 @@ def nobody(deliveries: list[Delivery]) -> None:
 
 
 def again(house: House) -> House:
-    """What a new process finds."""
+    """The group as a new process finds it."""
     house.run()
     return House(house.engine, house.clock)
 

@@ -1,4 +1,4 @@
-"""When queues are looked at, and that nothing is kept for those that are gone."""
+"""Times of a queue's due work; nothing is kept for queues that are gone."""
 
 import gc
 from collections import deque

@@ -1,4 +1,4 @@
-"""How messages end that a transaction settles: rejected, given back, read in a stream; now and after a restart."""
+"""Messages that a transaction settles: rejected, given back, read in a stream; now and after a restart."""
 
 import pytest
 

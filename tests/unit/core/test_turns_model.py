@@ -97,8 +97,8 @@ class Table:
         assert set(turns) == set(self.members)
         assert turns.tellers == sum([member.exposes_offsets for member in self.members])
         assert turns.selective == [member for member in self.members if member.selector is not None]
-        lone = self.members[0] if len(self.members) == 1 and self.members[0].selector is None else None
-        assert turns.only is lone
+        single = self.members[0] if len(self.members) == 1 and self.members[0].selector is None else None
+        assert turns.only is single
         assert all([turns.room_of(member) == self.room_of(member) for member in self.members])
         if self.single:
             self.compare_single()

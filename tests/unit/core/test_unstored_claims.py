@@ -1,4 +1,4 @@
-"""When it is stored that a message is with a consumer: not if it is done soon, and in time if it is not."""
+"""Claims are stored in time, and not at all for messages that are settled soon."""
 
 import gc
 
@@ -199,7 +199,7 @@ def test_where_nothing_else_is_stored_settlements_do_not_wait_for_it(refusing: R
 
 
 def test_settlements_are_in_the_commit_of_what_is_declared_after_them(refusing: RefusingEngine, refused: House) -> None:
-    """What is stored besides messages may be about what was settled, as with the identifiers of QoS 2."""
+    """Other stored state may depend on a settlement, as the identifiers of QoS 2 do."""
     queues = ManyQueues(refused)
     queues.serve()
     refused.broker.declare(declared("another", durable=True))

@@ -1,4 +1,4 @@
-"""What waits apart from the log's order is as in a list that is gone through for every question."""
+"""Messages that wait apart from the log's order agree with a plain list of them."""
 
 import random
 import tracemalloc

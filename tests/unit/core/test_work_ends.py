@@ -1,4 +1,4 @@
-"""How messages of a work queue end, and what is remembered of it: by itself, among others, and after a restart."""
+"""Ends of a work queue's messages: alone, among others, and after a restart."""
 
 import pytest
 

@@ -39,7 +39,7 @@ class Member:
 
 
 class Team:
-    """What a group knows, message by message."""
+    """State of a group, message by message."""
 
     def __init__(self, name: str, colour: str) -> None:
         self.name = name
@@ -53,9 +53,9 @@ class Team:
         self.due_us: dict[int, int] = {}
         """The end of the backoff of messages that failed."""
         self.failed_by: dict[int, set[str]] = {}
-        """Who failed a message while there were others."""
+        """Members that failed a message while there were others."""
         self.untried: dict[int, int] = {}
-        """How often a message was given back untried: storage counts that as an attempt, memory does not."""
+        """Number of times that a message was given back untried: storage counts that as an attempt, memory does not."""
         self.counts_spent = False
         """True if the last try of a message was cut short: the group counts it until its turn comes."""
         self.acknowledged = self.delivered = self.redelivered = 0
@@ -323,7 +323,7 @@ class Workshop:
             self.compare_queue()
 
     def compare_queue(self) -> None:
-        """What the queue says of all its groups together, and shows to whoever only looks."""
+        """Totals of the queue over all its groups, and the messages that a browser sees."""
         queue = self.house.broker.queue("q")
         unfinished = [self.unfinished(team) for team in self.teams]
         waiting = [len(open_) - len(self.held(team)) for open_, team in zip(unfinished, self.teams, strict=True)]
@@ -368,7 +368,7 @@ class Workshop:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Whatever is left comes to a lone member, one by one, and nothing else; then the log is empty."""
+        """Whatever is left comes to a single member, one by one, and nothing else; then the log is empty."""
         self.let_leases_end()
         self.note()
         for team in self.teams:

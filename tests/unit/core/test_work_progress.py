@@ -25,7 +25,7 @@ class Team:
         self.name = name
         self.inboxes: list[Inbox] = []
         self.noted: dict[Inbox, int] = {}
-        """How many of what each got are counted."""
+        """Number of deliveries that are counted."""
         self.done: set[int] = set()
         self.attempts: dict[int, int] = {}
         self.seen: set[int] = set()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from headrace.net.output import Output, Turn
+from headrace.net.output import LoopTurn, Output
 
 
 def _nothing() -> None:
@@ -15,7 +15,7 @@ class Loop:
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
         self.errors: list[Exception] = []
-        self.turn = Turn(self.due.append, self.errors.append)
+        self.turn = LoopTurn(self.due.append, self.errors.append)
 
     def step(self) -> None:
         due, self.due[:] = list(self.due), []

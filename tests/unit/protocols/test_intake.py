@@ -1,4 +1,4 @@
-"""What a connection holds of messages that are not whole is told, and freed at once when the connection ends."""
+"""Memory of incomplete messages is reported, and freed at once when the connection ends."""
 
 import gc
 import tracemalloc

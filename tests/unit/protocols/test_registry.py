@@ -19,12 +19,12 @@ from headrace.protocols import (
 )
 from headrace.protocols.amqp091.handover import Amqp091Tracker
 from headrace.protocols.amqp10.handover import Amqp10Tracker
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
-from tests.lines import Line
+from tests.wires import FakeWire
 
 
-class _Line(Line):
+class _Wire(FakeWire):
     def __init__(self) -> None:
         super().__init__()
         self.handler: Handler | None = None
@@ -34,7 +34,7 @@ class _Line(Line):
 
 
 def _protocols() -> Protocols:
-    hosts, access = doors_to(House().broker)
+    hosts, access = access_to(House().broker)
     return Protocols(Backend(hosts, access, ManualClock(), Settings()))
 
 
@@ -54,7 +54,7 @@ def test_every_listener_of_a_protocol_has_its_settings() -> None:
     ],
 )
 def test_the_first_bytes_tell_which_protocol_serves(start: bytes, module: str) -> None:
-    line = _Line()
+    line = _Wire()
     greeting = _protocols().handler("amqp")
     greeting.opened(cast("Wire", line))
     for at in range(len(start) - 1):

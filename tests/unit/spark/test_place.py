@@ -1,4 +1,4 @@
-"""What a task reads of a directory: every row once, in batches of a handy size. No Spark session is needed for that."""
+"""A task reads every row of a directory once, in batches of a handy size. These tests need no Spark session."""
 
 from pathlib import Path
 from typing import Any

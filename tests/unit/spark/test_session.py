@@ -1,4 +1,4 @@
-"""What a command takes along to executors: our code, whole, in one file that Python loads; and the way to a store."""
+"""Luggage of a command for executors: our code in one file that Python loads, and the way to a store."""
 
 import subprocess
 import sys

@@ -222,7 +222,7 @@ async def import_definitions(call: Call) -> Response:
 
 @final
 class _Idle:
-    """What an import contains that changes nothing here."""
+    """Parts of an import that change nothing here."""
 
     def __init__(self) -> None:
         self.found: list[Row] = []

@@ -268,7 +268,7 @@ class Failure:
         self.consumers: list[Consumer] = []
         """The members that failed it, the last one last."""
         self.patience_us = 0
-        """How long it waits for another member."""
+        """The time that it waits for another member."""
         self.until_us = 0
         """The end of that wait; 0 while a member has the message."""
 

@@ -188,7 +188,7 @@ COMPARED: Final = (
 
 @dataclass(frozen=True)
 class Retry:
-    """How often a failed message is retried, and after which delays."""
+    """Number of retries of a failed message, and the delays before them."""
 
     max_retries: int = 10
     initial_backoff_ms: int = 5_000
@@ -198,7 +198,7 @@ class Retry:
 
 @dataclass(frozen=True)
 class Retention:
-    """How many messages a stream keeps, and how many settled ones a work queue. 0 = no bound."""
+    """Bounds on the messages that a stream keeps, and on the settled ones that a work queue keeps. 0 = no bound."""
 
     max_age_ms: int = 0
     max_bytes: int = 0
@@ -251,9 +251,9 @@ class QueueDefinition:
     retention: Retention = field(default_factory=Retention)
     primary_group: str = ""
     history_ms: int = 0
-    """How long records of claims and ends of messages are kept; 0 for no records."""
+    """Lifetime of the records of claims and ends of messages; 0 for no records."""
     ack_durability: str = FSYNC
-    """Whether a publish is confirmed when it is written (`buffered`) or durable (`fsync`)."""
+    """The state in which a publish is confirmed: written (`buffered`) or durable (`fsync`)."""
     description: str = ""
     """The purpose of the queue, in its owner's words."""
     replication: dict[str, object] = field(default_factory=dict)

@@ -21,7 +21,7 @@ Found = tuple[int, Message]
 
 @final
 class Credit:
-    """How many unsettled messages all consumers of a channel may hold together."""
+    """Limit on the unsettled messages of all consumers of a channel together."""
 
     __slots__ = ("limit", "sharers", "used")
 
@@ -191,7 +191,7 @@ class Consumer:
         self.is_silent = False
         """True if a lease of it ran out and it settled nothing since."""
         self.took_us = 0
-        """When it last took a message that another member had failed."""
+        """The time when it last took a message that another member had failed."""
         self.exposes_offsets = True
         """True if offsets leave the broker with its messages. Such offsets must be synced. Set before it joins."""
         self.turns: RoundRobin | None = None

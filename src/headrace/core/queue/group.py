@@ -78,7 +78,7 @@ def _asked(queue: "Queue", asked: str) -> int:
 
 @final
 class Death:
-    """How a message died: where, why, in which group, after how many deliveries, and when."""
+    """Death of a message: queue, reason, group, deliveries and time."""
 
     __slots__ = ("attempts", "group", "offset", "queue", "reason", "time_us")
 

@@ -38,7 +38,7 @@ class Publisher:
         self.queue = queue
         self.name = name
         self.used_us = used_us
-        """When it last published or was declared."""
+        """The time when it last published or was declared."""
         self.last = NONE
         """The highest number that was taken, stored or on its way."""
         self.refused = RangeSet()

@@ -296,7 +296,7 @@ class Queue:
     lease_us: int
     statistics: Statistics
     wake_us: int
-    """When its due work runs next; 0 for never. Set by the timers."""
+    """The time when its due work runs next; 0 for never. The timers set it."""
     touched: int
     """Number of the batch that knows that something was settled here."""
     cut_below: int

@@ -65,7 +65,7 @@ class StreamGroup(Group):
 
     @property
     def lag(self) -> int:
-        """Where readers commit, uncommitted messages are unfinished; else unread and held ones."""
+        """Number of unfinished messages: uncommitted ones if readers commit, otherwise unread and held ones."""
         if self.auto_commit:
             return self.ready + len(self._held)
         return max(0, self.queue.log.next_offset - max(self.state.committed, self.queue.first_offset))

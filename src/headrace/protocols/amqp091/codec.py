@@ -78,7 +78,7 @@ class Publish:
         self.routes: list[Route] | None = None
         """The route of each message; None if all have the first."""
         self.looks = looks
-        """What `scan_properties` found in all of them; 0 if all properties only pass through."""
+        """The findings of `scan_properties` in all of them; 0 if all properties only pass through."""
         self.properties = [properties]
         """The bytes of the properties, one for each body."""
         self.bodies = [body]
@@ -219,7 +219,7 @@ class Decoder:
         self._room = room or RouteRoom()
         self._rest = b""
         self._pieces: list[bytes] = []
-        """What came behind the rest while that is a large body frame that has not ended."""
+        """Further pieces of an incomplete large body frame, which begins in `_rest`."""
         self._missing = 0
         """Bytes that such a frame still needs; 0 for any other rest."""
         self.max_body_bytes = MAX_BODY_BYTES

@@ -1,4 +1,4 @@
-"""How a connection begins: start, tune, open, with SASL's answers. An open connection is connection.py's."""
+"""The beginning of a connection: start, tune, open, with SASL's answers. An open connection is connection.py's."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, final

@@ -232,7 +232,7 @@ class Publisher:
         return source
 
     def _expires_us(self, properties: bytes) -> int:
-        """When a message with these properties expires; 0 for never. Raises PreconditionFailed."""
+        """The expiry of a message with these properties; 0 for never. Raises PreconditionFailed."""
         text = expiration_of(properties)
         if not text:
             return 0

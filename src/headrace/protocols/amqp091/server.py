@@ -1,4 +1,4 @@
-"""What the connections of this protocol share: the server, its virtual hosts, and the reply code of each error."""
+"""State shared by the connections of this protocol: server and virtual hosts; the reply code of each error."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, final

@@ -6,7 +6,7 @@ from headrace.clock import Clock
 from headrace.core.access.logins import Account, Admit, Login
 from headrace.core.access.users import GUEST
 from headrace.errors import HeadraceError, ProtocolError
-from headrace.net.connection import BY_BROKER, Wire
+from headrace.net.connection import Wire
 from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.amqp10 import frames
@@ -33,7 +33,7 @@ from headrace.protocols.amqp10.publishing import attach_sender
 from headrace.protocols.amqp10.server import Server
 from headrace.protocols.amqp10.session import Link, Session
 from headrace.protocols.amqp10.subscriptions import attach_receiver
-from headrace.protocols.inlet import Inlet
+from headrace.protocols.inlet import Inlet, LoginGate
 from headrace.wire.types import Map
 
 PLAIN: Final = "PLAIN"
@@ -112,9 +112,7 @@ class Connection(Handler):
         self._wire: Wire | None = None
         self._account: Account | None = None
         self._is_greeted = False
-        self._is_checking = False
-        """True while a login is checked. Events wait meanwhile."""
-        self._held: list[Event] = []
+        self._gate: LoginGate[Event] = LoginGate(server.access)
         self._context: ConnectionContext | None = None
         self._transactions: Transactions | None = None
         self._sessions: dict[int, Session] = {}
@@ -139,7 +137,7 @@ class Connection(Handler):
         except ProtocolError as error:
             self._end(error)
             return
-        if self._decoder.failure is not None and not self._is_checking:
+        if self._decoder.failure is not None and not self._gate.is_shut:
             self._end(self._decoder.failure)
         self._note_intake()
         if context is not None and context.client.published:
@@ -149,8 +147,8 @@ class Connection(Handler):
         """Handle events in their order; neighbouring dispositions that agree are one."""
         row: Disposition | None = None
         for at, event in enumerate(events):
-            if self._is_checking:
-                self._held += events[at:]
+            if self._gate.is_shut:
+                self._gate.hold(events[at:])
                 return
             if isinstance(event, Disposition):
                 if row is not None and row.extends_to(event):
@@ -202,7 +200,7 @@ class Connection(Handler):
         self._end(ProtocolError(frames.CONNECTION_FORCED, "the server stops"))
 
     def lost(self) -> None:
-        self._held = []
+        self._gate.drop()
         self._close_sessions()
         self._decoder.clear()
         self._note_intake()
@@ -290,11 +288,8 @@ class Connection(Handler):
         login = parse_login(mechanism, response, wire.certificate_name, wire.address, wire.is_loopback)
         if login is None:
             admit(None)
-            return
-        self._is_checking = True
-        self._server.access.login(login, admit)
-        if self._is_checking:
-            wire.pause_reading(BY_BROKER)
+        else:
+            self._gate.check(wire, login, admit)
 
     def _logged_in(self, account: Account | None) -> None:
         self._send_raw(encode_sasl(SaslOutcome(frames.SASL_AUTH if account is None else frames.SASL_OK).encode()))
@@ -306,13 +301,9 @@ class Connection(Handler):
     def _let_in(self, account: Account | None) -> None:
         """Go on with the events that waited for the login."""
         self._account = account
-        if not self._is_checking:
+        held = self._gate.open(self._wire)
+        if not held:
             return
-        self._is_checking = False
-        if self._wire is None or self._wire.is_closing:
-            return
-        self._wire.resume_reading(BY_BROKER)
-        held, self._held = self._held, []
         try:
             self._take_all(held)
         except ProtocolError as error:

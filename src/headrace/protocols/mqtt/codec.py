@@ -155,7 +155,7 @@ def unsupported(version: int) -> ProtocolError:
 
 
 def decode_connect(reader: Reader, version: int) -> Connect:
-    """What follows the protocol level. Raises ProtocolError."""
+    """Decode the part of a CONNECT behind the protocol level. Raises ProtocolError."""
     flags = reader.octet()
     _check_flags(flags, version)
     keep_alive_seconds = reader.short()
@@ -573,7 +573,7 @@ class Decoder:
 
 
 def _remaining(data: bytes, at: int, size: int) -> tuple[int, int]:
-    """Where the rest of the packet begins and how long it is; (0, 0) when not all of the length is here."""
+    """The start and the length of the packet's rest; (0, 0) while the length itself is incomplete."""
     length = 0
     for shift in (0, 7, 14, 21):
         if at == size:

@@ -214,7 +214,7 @@ class Receiver(Subscriber):
                 self.outbox.offer(packet, assurance, retain, len(delivery.message.payload))
 
     def _mark_of(self, delivery: Delivery) -> Mark | None:
-        """How to send a message; None for one that cannot be read, which is settled."""
+        """The form in which to send a message; None for an unreadable one, which is settled."""
         try:
             return read_mark(delivery.message)
         except Corrupt:

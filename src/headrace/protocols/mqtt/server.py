@@ -1,4 +1,4 @@
-"""What the MQTT connections share: limits, virtual hosts, encoded output. No packets."""
+"""State shared by the MQTT connections: limits, virtual hosts, encoded output. No packets."""
 
 from typing import Final, final
 

@@ -12,10 +12,10 @@ from headrace.core.client import Client
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, HeadraceError, Refused
 from headrace.model import AMQP091
-from headrace.net.connection import BY_BROKER, Wire
+from headrace.net.connection import Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.net.handler import Handler
-from headrace.protocols.inlet import Inlet
+from headrace.protocols.inlet import Inlet, LoginGate
 from headrace.protocols.server import Server
 from headrace.protocols.stomp.codec import (
     CONNECT,
@@ -57,8 +57,7 @@ class Connection(Handler):
         self._decoder = Decoder(_MAX_CONNECT_BYTES)
         self._wire: Wire | None = None
         self._connect: Frame | None = None
-        self._held: list[Frame] = []
-        """Frames that came while the login was being checked."""
+        self._gate: LoginGate[Frame] = LoginGate(server.access)
         self._context: ConnectionContext | None = None
         self._publisher: Publisher | None = None
         self._subscriptions: Subscriptions | None = None
@@ -106,7 +105,7 @@ class Connection(Handler):
         return False
 
     def lost(self) -> None:
-        self._held = []
+        self._gate.drop()
         self._leave()
         self._decoder.clear()
         self._note_intake()
@@ -143,14 +142,14 @@ class Connection(Handler):
             raise malformed(f"version {accepted[:64]!r} is not supported: {', '.join(reversed(VERSIONS))} are")
         self._beats_ms = _beats(frame.headers.get("heart-beat", "0,0"))
         self._connect = frame
-        wire.pause_reading(BY_BROKER)
         login = _login(frame, wire)
         if login is None:
             raise AccessRefused("a login and a passcode are needed")
-        self._server.access.login(login, self._logged_in)
+        self._gate.check(wire, login, self._logged_in)
 
     def _logged_in(self, account: Account | None) -> None:
         wire, frame = self._wire, self._connect
+        held = self._gate.open(wire)
         if wire is None or frame is None or self._is_ending:
             return
         try:
@@ -159,6 +158,8 @@ class Connection(Handler):
             self._open(wire, frame, account)
         except HeadraceError as error:
             self.end(error)
+            return
+        self._take_all(held)
 
     def _open(self, wire: Wire, frame: Frame, account: Account) -> None:
         """Enter the virtual host and answer. Raises AccessRefused."""
@@ -183,9 +184,6 @@ class Connection(Handler):
             headers.append(("heart-beat", f"{ours_ms},{theirs_ms}"))
         wire.send(encode_frame(CONNECTED, headers, version))
         self._keep_alive(wire, ours_ms / 1000, theirs_ms / 1000 * _GRACE)
-        wire.resume_reading(BY_BROKER)
-        held, self._held = self._held, []
-        self._take_all(held)
 
     def _host(self, name: str) -> tuple[str, Broker | None]:
         """The virtual host of a CONNECT: the one named, or the default one for the name of a machine."""
@@ -219,8 +217,8 @@ class Connection(Handler):
             try:
                 if self._publisher is not None:
                     self._take(frame)
-                elif self._connect is not None:
-                    self._held.append(frame)
+                elif self._gate.is_shut:
+                    self._gate.hold([frame])
                 else:
                     self._begin(frame)
             except HeadraceError as error:

@@ -30,7 +30,7 @@ _QUEUES: Final = (QUEUE, TEMPORARY)
 
 @final
 class Destination:
-    """What a destination names: a queue, or an exchange with a key."""
+    """A destination: a queue, or an exchange with a key."""
 
     __slots__ = ("exchange", "key", "kind", "text")
 

@@ -132,7 +132,7 @@ class Settlement:
 
 @final
 class Transaction:
-    """What a client sent and settled between BEGIN and COMMIT."""
+    """The messages and settlements of a client between BEGIN and COMMIT."""
 
     __slots__ = ("publishes", "settlements", "size_bytes")
 

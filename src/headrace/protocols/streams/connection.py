@@ -10,11 +10,11 @@ from headrace.core.client import Client
 from headrace.core.queue.queue import Queue
 from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, ProtocolError
 from headrace.model import AMQP10
-from headrace.net.connection import BY_BROKER, Wire
+from headrace.net.connection import Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.answers import Answers
-from headrace.protocols.inlet import Inlet
+from headrace.protocols.inlet import Inlet, LoginGate
 from headrace.protocols.server import Server
 from headrace.protocols.streams import frames
 from headrace.protocols.streams.codec import Decoder, Event, Publish, Request, frame, respond, table, text, texts
@@ -63,9 +63,7 @@ class Connection(Handler):
         self._is_tuned = False
         self._frame_max = frames.FRAME_MAX_BYTES
         self._heartbeat = HEARTBEAT_SECONDS
-        self._is_checking = False
-        """True while a login is checked. Events wait meanwhile."""
-        self._held: list[Event] = []
+        self._gate: LoginGate[Event] = LoginGate(server.access)
         self._context: ConnectionContext | None = None
         self._open_parts: _Parts | None = None
         self._is_closing = False
@@ -106,7 +104,7 @@ class Connection(Handler):
         self._end(ProtocolError(OK, "the server stops"))
 
     def lost(self) -> None:
-        self._held = []
+        self._gate.drop()
         self._leave()
         self._decoder.clear()
         self._inlet.end()
@@ -130,8 +128,8 @@ class Connection(Handler):
 
     def _take_all(self, events: list[Event]) -> None:
         for at, event in enumerate(events):
-            if self._is_checking:
-                self._held += events[at:]
+            if self._gate.is_shut:
+                self._gate.hold(events[at:])
                 return
             self._take(event)
 
@@ -208,17 +206,14 @@ class Connection(Handler):
         if login is None:
             self._authenticated(request, frames.SASL_ERROR, None)
             return
-        self._is_checking = True
-        self._server.access.login(
-            login, lambda account: self._authenticated(request, frames.AUTHENTICATION_FAILURE, account)
+        self._gate.check(
+            wire, login, lambda account: self._authenticated(request, frames.AUTHENTICATION_FAILURE, account)
         )
-        if self._is_checking:
-            wire.pause_reading(BY_BROKER)
 
     def _authenticated(self, request: Request, failure: int, account: Account | None) -> None:
         """Answer a login, and go on with the events that waited for it."""
         wire = self._wire
-        was_checking, self._is_checking = self._is_checking, False
+        held = self._gate.open(wire)
         if wire is None or wire.is_closing:
             return
         if account is None:
@@ -228,13 +223,10 @@ class Connection(Handler):
             return
         self._account = account
         self._send_raw(respond(request) + frame(frames.TUNE, struct.pack(">II", self._frame_max, self._heartbeat)))
-        if was_checking:
-            wire.resume_reading(BY_BROKER)
-            held, self._held = self._held, []
-            try:
-                self._take_all(held)
-            except HeadraceError as error:
-                self._end(error)
+        try:
+            self._take_all(held)
+        except HeadraceError as error:
+            self._end(error)
 
     def _tune(self, request: Request) -> None:
         frame_max = request.number(0) or frames.FRAME_MAX_BYTES

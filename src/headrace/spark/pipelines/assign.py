@@ -111,7 +111,7 @@ def start_assign(spark: SparkSession, settings: AssignSettings) -> Watch:
         "minPartitions": str(parallelism(spark)),
     }
     source = settings.source or settings.endpoint
-    assign = Batches(server, state, settings.filters, read_options({**source.options, "path": settings.queues}))
+    assign = BatchAssigner(server, state, settings.filters, read_options({**source.options, "path": settings.queues}))
     with refusals(f"pipeline {settings.name!r}"):
         frame = source.stream(spark, settings.queues, columns_read(settings.filters), **options)
         writer = frame.writeStream.foreachBatch(assign)
@@ -141,7 +141,7 @@ class Part:
 
 
 @final
-class Batches:
+class BatchAssigner:
     """Assigns batch after batch; Spark calls it with a frame and the number of the batch."""
 
     def __init__(self, server: Server, state: State, filters: Filters, source: ReadOptions) -> None:

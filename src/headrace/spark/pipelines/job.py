@@ -57,9 +57,9 @@ class Planned:
     kind: str
     settings: PipelineSettings
     schedule: Schedule | None = None
-    """When it runs; None for once, from the start of the job."""
+    """The times when it runs; None for once, from the start of the job."""
     restarts: int = 0
-    """How often in a row it is started again when it fails."""
+    """The number of restarts in a row when it fails."""
 
 
 @dataclass(frozen=True)
@@ -200,9 +200,9 @@ class _Member:
         self._state = WAITING
         self._reason = ""
         self._due = datetime.now(UTC)
-        """When it runs next."""
+        """The time of its next run."""
         self._at_s = 0.0
-        """When it runs next, as a monotonic time; for restarts."""
+        """The monotonic time of its next run; for restarts."""
         self._earlier = Progress(planned.name, 0, 0, 0.0)
         """The work of runs that are over."""
         self._failures = 0

@@ -47,7 +47,7 @@ class ReplaySettings:
     rate: int = 0
     """The most messages a second; 0 for no limit."""
     mark: bool = False
-    """Whether headers say where each message was, and when."""
+    """True if headers tell the former place and time of each message."""
     create: str = ""
     """The type of the queue that is declared where there is none; "" to declare none."""
 

@@ -132,7 +132,7 @@ class Progress:
     reached: Mapping[str, int] = field(default_factory=dict)
     """The next offset of each queue that a stream reads."""
     note: str = ""
-    """What it waits for, or why it failed; "" while it works."""
+    """The reason why it waits or failed; "" while it works."""
     phase: str = ""
     """What it does now, such as reading; "" where that is over or not known."""
 

@@ -1,4 +1,4 @@
-"""When a pipeline of a job runs: times as in a crontab, in UTC, and the dates that a run fills in. No runs."""
+"""Schedules of a job's pipelines: times as in a crontab, in UTC, and the dates that a run fills in. No runs."""
 
 import re
 from dataclasses import dataclass, fields, is_dataclass, replace

@@ -30,7 +30,7 @@ _log: Final = logging.getLogger("headrace.spark")
 
 @dataclass(frozen=True)
 class Status:
-    """What one pipeline of a job does."""
+    """State of one pipeline of a job."""
 
     name: str
     type: str
@@ -43,7 +43,7 @@ class Status:
     restarts: int
     schedule: str = ""
     due: str = ""
-    """When it runs next, in UTC."""
+    """The time of its next run, in UTC."""
     reason: str = ""
     """The last failure; "" when the last run went well."""
 

@@ -263,13 +263,13 @@ def read_whole(disk: Disk, path: Path) -> bytes:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no room, which may pass: no space on the disk, or no descriptor to open a file with."""
+    """True if there is no room, which may pass: no space on the disk, or no descriptor to open a file with."""
     is_short = error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, SyncFailed)
     return is_short or is_out_of_files(error)
 
 
 def is_out_of_files(error: OSError) -> bool:
-    """Whether too many files are open. Nothing was read or written then, and nothing is lost."""
+    """True if too many files are open. Nothing was read or written then, and nothing is lost."""
     return error.errno in (errno.EMFILE, errno.ENFILE) and not isinstance(error, SyncFailed)
 
 

@@ -172,5 +172,5 @@ def decode_name(path: str) -> str:
 
 
 def is_partial(component: str) -> bool:
-    """Whether the name continues in the next path component."""
+    """True if the name continues in the next path component."""
     return component.endswith(_MORE)

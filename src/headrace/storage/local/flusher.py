@@ -374,7 +374,7 @@ class Flusher:
 
 
 def _must_wait(job: Job, error: OSError) -> bool:
-    """Whether to retry a job for lack of a descriptor. Upkeep retries flushes itself."""
+    """True if a job is to be retried for lack of a descriptor. Upkeep retries flushes itself."""
     return is_out_of_files(error) and not isinstance(job, Flush)
 
 

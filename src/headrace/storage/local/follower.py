@@ -281,7 +281,7 @@ class FollowedJournal:
         return record
 
     def _has_record(self, fd: int, at: int, index: int, seq: int) -> bool:
-        """Whether the record with this number begins there, or in the next file if this one ends there."""
+        """True if the record with this number begins there, or in the next file if this one ends there."""
         head = self._disk.read(fd, at, RECORD_HEADER_BYTES)
         if not record_length(head):
             path = self._file_of(index + 1)
@@ -329,7 +329,7 @@ class FollowedJournal:
 
 
 _LOOKS: Final = 5
-"""How often the follower looks for a range while its segments are being removed."""
+"""Attempts to find a range while its segments are being removed."""
 
 
 @final
@@ -366,7 +366,7 @@ class Follower:
         return self._journal.position
 
     def is_at(self, checkpoint: Position) -> bool:
-        """Whether this is the checkpoint that was loaded last."""
+        """True if this is the checkpoint that was loaded last."""
         return self._checkpoint_seq == checkpoint.seq
 
     def names(self) -> list[str]:
@@ -384,7 +384,7 @@ class Follower:
         return log.id if log is not None and log.next else -1
 
     def spans(self, name: str, start: int, stop: int) -> list[Span]:
-        """Where the messages of this range are stored, in order: one span per block or stretch of the journal.
+        """Find the places of a range's messages, in order: one span per block or stretch of the journal.
 
         Truncated messages are in none. Raises NotFound, and Corrupt when a segment cannot be read.
         """

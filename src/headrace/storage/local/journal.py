@@ -209,12 +209,12 @@ class Journal:
 
     @property
     def unsynced(self) -> bool:
-        """Whether a written record is not synced yet."""
+        """True if a written record is not synced yet."""
         return self._written_seq > self.synced_seq
 
     @property
     def needs_spare(self) -> bool:
-        """Whether `prepare` should make a file for the next change of files."""
+        """True if `prepare` should make a file for the next change of files."""
         half_full = self._file is None or self._at > self._file.size // 2
         return self._reserve is None or (half_full and not self._spares)
 
@@ -468,7 +468,7 @@ class JournalReader:
         self.end = start
         self.headless: list[JournalFile] = []
         self.torn = False
-        """Whether an unfinished record follows the last whole one."""
+        """True if an unfinished record follows the last whole one."""
 
     def records(self) -> Iterator[Record]:
         """Every record behind the start, in order.

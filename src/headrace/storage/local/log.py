@@ -115,9 +115,9 @@ class LocalGroup:
         self.has_files = False
         self.has_pending_file = False
         self.is_dirty = False
-        """Whether it changed since the last checkpoint; the catalog sets it."""
+        """True if it changed since the last checkpoint; the catalog sets it."""
         self.is_shared = False
-        """Whether its state is in the table of groups, where it then stays."""
+        """True if its state is in the table of groups, where it then stays."""
 
     @property
     def directory(self) -> Path:
@@ -138,10 +138,10 @@ class LocalLog(Log):
     __slots__ = (
         "_cache",
         "_directory",
-        "_lone",
         "_memory",
         "_open_piece",
         "_pieces",
+        "_single",
         "active",
         "batch",
         "damage",
@@ -173,7 +173,7 @@ class LocalLog(Log):
         self.staged_next = 0
         self.batch = 0
         """The number of its last batch: see batch.py."""
-        self._lone: Message | None = None
+        self._single: Message | None = None
         """The tail, if it is one message. With one message in each of 1,000 queues this saves 1,800 of 19,200
         instructions a message: no list and no piece for each."""
         self._pieces: list[Piece] | None = None
@@ -183,7 +183,7 @@ class LocalLog(Log):
         self._open_piece: Piece | None = None
         """The last piece of the tail, if small appends extend it."""
         self.is_in_tails = False
-        """Whether the catalog counts it among the logs with a tail."""
+        """True if the catalog counts it among the logs with a tail."""
         self.dropped = False
         self.flushing = 0
         """The number of pieces at the start of the tail that the flusher is writing."""
@@ -207,16 +207,16 @@ class LocalLog(Log):
         pieces = self._pieces
         if pieces is None:
             pieces = self._pieces = []
-        if self._lone is not None:
-            self._open_piece = Piece(self.next_offset - 1, 1, self.tail_bytes, [self._lone], None, 0)
-            self._lone = None
+        if self._single is not None:
+            self._open_piece = Piece(self.next_offset - 1, 1, self.tail_bytes, [self._single], None, 0)
+            self._single = None
             pieces.append(self._open_piece)
         return pieces
 
     @property
     def has_tail(self) -> bool:
-        """Whether any message is in no segment."""
-        return self._lone is not None or bool(self._pieces)
+        """True if any message is in no segment."""
+        return self._single is not None or bool(self._pieces)
 
     @property
     def directory(self) -> Path:
@@ -257,7 +257,7 @@ class LocalLog(Log):
         return found
 
     def single(self, offset: int) -> Message | None:
-        return self._lone if offset == self.next_offset - 1 and self.damage is None else None
+        return self._single if offset == self.next_offset - 1 and self.damage is None else None
 
     def _read_all(self, offset: int, stop: int) -> list[Message]:
         if offset >= stop:
@@ -322,10 +322,10 @@ class LocalLog(Log):
 
     def append_one(self, base: int, message: Message, size: int) -> None:
         """Append a written message of `size` bytes to the tail."""
-        if self._lone is not None or self._pieces:
+        if self._single is not None or self._pieces:
             self.append(base, [message], size)
             return
-        self._lone = message
+        self._single = message
         self.next_offset = base + 1
         self._grow(size)
 
@@ -368,9 +368,9 @@ class LocalLog(Log):
 
     def truncate(self, before: int) -> None:
         """Forget messages below an offset. The engine removes files."""
-        if self._lone is not None and before >= self.next_offset and not self.flushing:
+        if self._single is not None and before >= self.next_offset and not self.flushing:
             self.first_offset = self.next_offset
-            self._lone = None
+            self._single = None
             self._grow(-self.tail_bytes)
             return
         self.first_offset = max(self.first_offset, min(before, self.next_offset))
@@ -381,7 +381,7 @@ class LocalLog(Log):
         if self.first_offset == self.next_offset:
             self.drop_tail()
             return
-        if self._lone is not None:
+        if self._single is not None:
             return
         gone = 0
         freed = 0
@@ -398,7 +398,7 @@ class LocalLog(Log):
     def drop_tail(self) -> None:
         """Forget the tail."""
         self._grow(-self.tail_bytes)
-        self._lone = None
+        self._single = None
         self._pieces = None
         self._open_piece = None
 
@@ -410,12 +410,12 @@ class LocalLog(Log):
 
     @property
     def has_segments(self) -> bool:
-        """Whether the log may have segments."""
+        """True if the log may have segments."""
         return self.active is not None or self.unloaded is not None or bool(self.sealed)
 
     @property
     def has_small_tail(self) -> bool:
-        """Whether the tail is not worth a file: making one takes as long as a few hundred messages."""
+        """True if the tail is not worth a file: making one takes as long as a few hundred messages."""
         return self.tail_bytes <= _SMALL_BYTES and not any([piece.block is not None for piece in self._pieces or ()])
 
     def copy_tail(self) -> Tail:
@@ -534,15 +534,15 @@ class LocalLog(Log):
                 return sealed
         if self.active is not None and self.active.base > base:
             return self.active.base
-        if self._lone is not None:
+        if self._single is not None:
             return self.next_offset - 1
         return self._pieces[0].base if self._pieces else self.next_offset
 
     def _rows(self, offset: int, stop: int) -> list[Message]:
         """Messages from `offset` on, from one piece of the tail or one block."""
-        lone = self._lone
-        if lone is not None and offset == self.next_offset - 1:
-            return [lone]
+        single = self._single
+        if single is not None and offset == self.next_offset - 1:
+            return [single]
         tail = self._pieces
         if tail and offset >= tail[0].base:
             piece = tail[-1]

@@ -165,7 +165,7 @@ class StagingArea:
         self._root = root
         self._max_bytes = max_bytes
         self._keeper = keeper
-        """Has what must last, where the messages of the engine outlast the directory."""
+        """The place of parts that must last, where the messages of the engine outlast the directory."""
 
     def put(
         self,
@@ -316,7 +316,7 @@ class StagingArea:
 
     @property
     def is_used(self) -> bool:
-        """Whether a sweep could find anything."""
+        """True if a sweep could find anything."""
         return self._root.is_dir()
 
     def used_bytes(self) -> int:

@@ -31,7 +31,7 @@ STRETCH_BYTES: Final = 256 << 10
 """Neighbouring records of the journal are one stretch up to this size."""
 
 Span = tuple[str, str, int, int, int, int, int]
-"""Where messages are stored: journal, block or segment; path; first byte, end; first offset, end; and a proof.
+"""The place of messages: journal, block or segment; path; first byte, end; first offset, end; and a proof.
 
 The proof shows that the bytes were not replaced: the first record's number, the block's checksum, or the log's id."""
 
@@ -71,7 +71,7 @@ class StoredGroup:
         self.log = log
         self.state = state
         self.is_shared = False
-        """Whether its state is in the table of groups; files of its own are left from earlier then."""
+        """True if its state is in the table of groups; files of its own are left from earlier then."""
         self.progress_seq = 0
         """The last commit that state.json holds."""
         self.pending_seq = 0

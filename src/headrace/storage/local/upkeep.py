@@ -121,7 +121,7 @@ class Upkeep:
         self.full: OSError | None = None
         """The error that says there is no room; None while there is."""
         self._is_told = False
-        """Whether a warning about it was logged."""
+        """True if a warning about it was logged."""
 
     def start(self, journal: Journal, checkpoint_position: Position) -> None:
         """Keep the journal of the opened directory short from now on."""
@@ -136,7 +136,7 @@ class Upkeep:
             self.full = error
 
     def is_behind(self, position: Position) -> bool:
-        """Whether commits should wait for the flusher."""
+        """True if commits should wait for the flusher."""
         settings = self._settings
         return (
             self._catalog.memory.tail_bytes > 2 * settings.tail_bytes
@@ -226,7 +226,7 @@ class Upkeep:
         self._flusher.do(Flush([LogFlush(log, log.begin_flush(), None) for log in logs]))
 
     def _is_tail_full(self) -> bool:
-        """Whether tails take too much memory, after forgetting the settled messages in them."""
+        """Forget settled messages in tails; True if tails still take too much memory."""
         for log in self._catalog.tails():
             log.forget_settled()
         # A margin, so that not every commit looks for them.

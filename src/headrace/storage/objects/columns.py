@@ -67,7 +67,7 @@ class Facts(NamedTuple):
     priorities: Array
     encodings: Array
     packed: Array
-    """Whether the payload is in a record of several."""
+    """True for payloads in a record of several."""
     kinds: list[bytes]
     """The distinct ends of the metadata: the texts of the source, and the properties."""
     which: Array

@@ -237,7 +237,7 @@ class Writing:
         self._is_awaited = False
 
     def wait_taken(self, timeout_ms: int) -> bool:
-        """Whether the database has the batch in memory. Raises the error of the write."""
+        """True if the database has the batch in memory. Raises the error of the write."""
         with translated(self._database.place):
             if self._handle is None:
                 if not self._call.wait(timeout_ms):
@@ -246,7 +246,7 @@ class Writing:
             return True
 
     def wait(self, timeout_ms: int) -> bool:
-        """Whether the batch is durable. Raises the error of the write."""
+        """True if the batch is durable. Raises the error of the write."""
         if not self._is_awaited:
             if not self.wait_taken(timeout_ms):
                 return False

@@ -272,10 +272,10 @@ class ObjectEngine(Engine):
         settings, database = self._settings, self._database
         prepare(database, self._group, self._clock)
         recent, kept = Stack(settings.tail_bytes), Stack(settings.cache_bytes)
-        surroundings = LogContext(self._group, StoreReader(database), recent, kept)
+        context = LogContext(self._group, StoreReader(database), recent, kept)
         sequence = Sequence(database.get(SEQUENCE), describe(SEQUENCE))
         retention_s = settings.done_retention_ms // 1000
-        self._catalog = Catalog(surroundings, sequence, self._clock, retention_s)
+        self._catalog = Catalog(context, sequence, self._clock, retention_s)
         garbage = Loading(database, self._catalog, self._clock.now_us()).load()
         renewal = self._catalog.renew_specifications()
         self._collector = Collector(database, self._group)

@@ -84,7 +84,7 @@ class ObjectGroup:
         self.records: dict[bytes, bytes] = {}
         """Its stored records, except done and failed buckets that no longer grow."""
         self.has_history = True
-        """Whether the store may have done or failed messages in buckets that no longer grow."""
+        """True if the store may have done or failed messages in buckets that no longer grow."""
         self.settled_us = 0
         """The time of the last done or failed message that this process knows."""
         self.is_deleted = False

@@ -134,7 +134,7 @@ class Call:
         self._poll()
 
     def wait(self, timeout_ms: int) -> bool:
-        """Whether it ended within this time; if not, wait again or give up with `release`."""
+        """Wait for its end; False if the time is over: wait again or give up with `release`."""
         end_us = self._clock.monotonic_us() + timeout_ms * 1000
         while not self._is_ready:
             try:

@@ -451,7 +451,7 @@ class ObjectLog(Log):
         """-1 until a commit is staged for it."""
         self.is_stored = False
         self.is_lent = False
-        """Whether a stored or staged record says that other logs refer to its payloads."""
+        """True if a stored or staged record says that other logs refer to its payloads."""
         self.collected = 0
         """The end of the messages that are being removed from the store."""
         self.prefix = b""

@@ -264,7 +264,7 @@ def timestamp_us(metadata: bytes, where: str) -> int:
 
 
 def flags_of(metadata: bytes, where: str) -> int:
-    """Whether the payload is SHARED or PACKED, among others. Raises Corrupt."""
+    """True if the payload is SHARED or PACKED, among others. Raises Corrupt."""
     return head_of(metadata, where)[1]
 
 

@@ -21,7 +21,7 @@ from headrace.errors import AccessRefused, HeadraceError, NotFound, Refused, Too
 from headrace.storage.api import PERMISSIONS, USERS, Commit, Engine
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
-from tests.endpoints import AtOnce, doors_to, must
+from tests.endpoints import AtOnce, access_to, must
 from tests.house import House
 from tests.listeners import Listener
 from tests.refusing_engine import RefusingEngine
@@ -444,7 +444,7 @@ def test_a_permission_is_gone_once_what_sessions_lose_by_it_is_gone_too() -> Non
     """After a power loss in between, a session would collect messages again that its user may not read."""
     engine = RefusingEngine()
     house = House(engine)
-    _, access = doors_to(house.broker, engine, house.clock)
+    _, access = access_to(house.broker, engine, house.clock)
     session = Listener(house, "c", lifetime_s=60, user="guest")
     session.subscribe("a", AT_LEAST_ONCE)
     house.run()

@@ -17,10 +17,10 @@ from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.server import Server
 from headrace.wire.amqp091 import decode_properties, encode_properties
 from headrace.wire.properties import Properties
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
-from tests.lines import Line
 from tests.refusing_engine import RefusingEngine
+from tests.wires import FakeWire
 
 _REPLY_TO = "amq.rabbitmq.reply-to"
 _BASIC = commands.Basic
@@ -32,12 +32,12 @@ class _Client:
     def __init__(self, house: House | None = None) -> None:
         self.house = house or House(RefusingEngine())
         self.connection = Connection(
-            Server(*doors_to(self.house.broker, clock=self.house.clock), "test"), self.house.clock
+            Server(*access_to(self.house.broker, clock=self.house.clock), "test"), self.house.clock
         )
-        self.line = Line()
+        self.wire = FakeWire()
         self.properties = Properties()
         """Those of what was last received."""
-        self.connection.opened(cast("Wire", self.line))
+        self.connection.opened(cast("Wire", self.wire))
         can = {"capabilities": {"consumer_cancel_notify": True}}
         start = {"mechanism": "PLAIN", "response": b"\0guest\0guest", "client_properties": can}
         self.connection.feed(PROTOCOL_HEADER + encode_method(0, commands.Connection.StartOk, start))
@@ -89,14 +89,14 @@ class _Client:
 
     def heard(self) -> list[str]:
         self.house.turn()
-        self.line.flush()
+        self.wire.flush()
         self.house.turn()
-        self.line.flush()
-        sent, self.line.sent = self.line.sent, []
+        self.wire.flush()
+        sent, self.wire.sent = self.wire.sent, []
         return self._texts(b"".join(sent))
 
     def left(self, queue: str) -> list[str]:
-        """What a queue holds, as the broker would tell after a restart."""
+        """Messages of a queue as a restarted broker has them."""
         self.house.run()
         found = House(self.house.engine).broker.queue(queue)
         return [message.payload.decode() for _, message in found.browse(0, 1000)]
@@ -426,9 +426,9 @@ def test_what_was_published_before_is_there_for_what_is_asked_after(client: _Cli
 
     client.connection.feed(publish + encode_method(1, kind, {"queue": "q", "durable": True}))
     client.house.turn()
-    client.line.flush()
+    client.wire.flush()
 
-    (method,) = [part for part in _methods(b"".join(client.line.sent)) if not isinstance(part, _BASIC.Deliver)]
+    (method,) = [part for part in _methods(b"".join(client.wire.sent)) if not isinstance(part, _BASIC.Deliver)]
     assert getattr(method, "message_count", None) == (0 if kind is _BASIC.Get else 1)
 
 

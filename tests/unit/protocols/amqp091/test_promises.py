@@ -13,10 +13,10 @@ from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.frames import METHOD, PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.server import Server
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
-from tests.lines import Line
 from tests.refusing_engine import RefusingEngine
+from tests.wires import FakeWire
 
 _DURABLE: dict[str, Any] = {"queue": "d", "durable": True}
 _EXCHANGE: dict[str, Any] = {"exchange": "e", "exchange_type": "fanout", "durable": True}
@@ -29,10 +29,10 @@ class _Client:
         self.engine = RefusingEngine()
         self.house = House(self.engine)
         self.connection = Connection(
-            Server(*doors_to(self.house.broker, clock=self.house.clock), "test"), self.house.clock
+            Server(*access_to(self.house.broker, clock=self.house.clock), "test"), self.house.clock
         )
-        self.line = Line()
-        self.connection.opened(cast("Wire", self.line))
+        self.wire = FakeWire()
+        self.connection.opened(cast("Wire", self.wire))
         start = {"mechanism": "PLAIN", "response": b"\0guest\0guest"}
         self.connection.feed(PROTOCOL_HEADER + encode_method(0, commands.Connection.StartOk, start))
         self.connection.feed(encode_method(0, commands.Connection.TuneOk))
@@ -52,8 +52,8 @@ class _Client:
 
     def heard(self) -> list[str]:
         self.house.turn()
-        self.line.flush()
-        sent, self.line.sent = self.line.sent, []
+        self.wire.flush()
+        sent, self.wire.sent = self.wire.sent, []
         return _names_of(b"".join(sent))
 
     def open_door(self) -> list[str]:
@@ -157,7 +157,7 @@ def test_what_follows_on_the_channel_waits_in_order_and_another_channel_does_not
 
     assert heard[:4] == ["Queue.DeclareOk", "Basic.QosOk", "Queue.DeclareOk", "Basic.ConsumeOk"]
     assert sorted(heard[4:]) == ["Basic.Ack", "Basic.Deliver"]
-    assert client.line.withheld_bytes == 0
+    assert client.wire.withheld_bytes == 0
 
 
 def test_deliveries_wait_in_their_queue_as_long_as_answers_do(client: _Client) -> None:
@@ -179,7 +179,7 @@ def test_a_channel_that_is_closed_meanwhile_hears_no_more(client: _Client) -> No
     assert client.say(commands.Channel.Close) == ["Channel.CloseOk"]
     assert client.say(commands.Channel.Open) == ["Channel.OpenOk"]
     assert client.open_door() == []
-    assert client.line.withheld_bytes == 0
+    assert client.wire.withheld_bytes == 0
     assert client.say(commands.Queue.Declare, **_DURABLE) == ["Queue.DeclareOk"]
 
 

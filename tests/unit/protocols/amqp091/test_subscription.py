@@ -1,4 +1,4 @@
-"""What deliveries carry besides what was published, driven without a network."""
+"""Additions of the broker to deliveries, driven without a network."""
 
 from typing import cast
 
@@ -18,7 +18,7 @@ from headrace.storage.group_state import WORK
 from headrace.wire.amqp091 import decode_properties
 from headrace.wire.properties import Properties
 from tests.house import House
-from tests.lines import Line
+from tests.wires import FakeWire
 
 
 def _headers_of(frames: bytes) -> dict[str, object]:
@@ -29,7 +29,7 @@ def _headers_of(frames: bytes) -> dict[str, object]:
     return said.headers
 
 
-def _channel(house: House, line: Line) -> Channel:
+def _channel(house: House, line: FakeWire) -> Channel:
     client = insider(house.broker, "guest")
     return Channel(ConnectionContext(cast("Wire", line), Host("/", house.broker), client, {}, FRAME_MAX_SIZE), 1)
 
@@ -46,7 +46,7 @@ def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
     house.run()
     house.broker.settle(worked[0])
     house.run()
-    wire = Line()
+    wire = FakeWire()
     subscriptions = _channel(house, wire).subscriptions
     arguments: common.FieldTable = {"x-consumer-group": "readers", "x-stream-offset": "first"}
 
@@ -62,7 +62,7 @@ def test_of_a_row_of_acknowledgements_those_before_an_unknown_tag_count() -> Non
     house = House()
     house.broker.declare(declared("q", durable=True))
     house.publish("q", *"abcd")
-    channel = _channel(house, Line())
+    channel = _channel(house, FakeWire())
     channel.subscriptions.qos(commands.Basic.Qos(prefetch_count=3))
     channel.subscriptions.consume(commands.Basic.Consume(queue="q", consumer_tag="c"), "q")
     house.run()

@@ -1,4 +1,4 @@
-"""What a server sends, in hex as the specifications draw it."""
+"""Packets of a server, in hex as the specifications draw them."""
 
 import pytest
 

@@ -31,7 +31,7 @@ class Reader:
         self.sent: set[int] = set()
         """Messages that came since the broker started."""
         self.out: dict[int, int] = {}
-        """What is to be answered with PUBACK or PUBREC: message by packet identifier."""
+        """Messages to answer with PUBACK or PUBREC, by packet identifier."""
         self.received: dict[int, int] = {}
         """The same for messages that were answered with PUBREC and wait for PUBREL, or whose PUBCOMP is not sent."""
         self.released: set[int] = set()

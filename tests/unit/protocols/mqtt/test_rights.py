@@ -1,4 +1,4 @@
-"""What a client may publish and read, and what happens when that changes."""
+"""Rights of a client to publish and read, and changes of these rights."""
 
 from typing import Any
 

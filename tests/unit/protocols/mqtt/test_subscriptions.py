@@ -1,4 +1,4 @@
-"""What subscribers get: what messages carry, retained messages, wills, shared subscriptions."""
+"""Messages of subscribers: their properties, retained messages, wills, shared subscriptions."""
 
 import pytest
 

@@ -6,9 +6,9 @@ from headrace.core.access.users import Limits
 from headrace.net.connection import Wire
 from headrace.protocols.server import Server
 from headrace.protocols.stomp.connection import Connection
-from tests.endpoints import doors_to, must
+from tests.endpoints import access_to, must
 from tests.house import House
-from tests.lines import Line
+from tests.wires import FakeWire
 
 
 class Station:
@@ -16,7 +16,7 @@ class Station:
 
     def __init__(self) -> None:
         self.house = House()
-        hosts, self.access = doors_to(self.house.broker, clock=self.house.clock)
+        hosts, self.access = access_to(self.house.broker, clock=self.house.clock)
         self.server = Server(hosts, self.access, "test")
 
     def connect(self) -> "Peer":
@@ -30,18 +30,18 @@ class Peer:
 
     def __init__(self, station: Station) -> None:
         self._house = station.house
-        self._line = Line()
+        self._wire = FakeWire()
         self._connection = Connection(station.server, station.house.clock)
-        self._connection.opened(cast("Wire", self._line))
+        self._connection.opened(cast("Wire", self._wire))
 
     def say(self, command: str, *headers: str, body: str = "") -> None:
         self._connection.feed("\n".join([command, *headers, "", f"{body}\0"]).encode())
         self._house.run()
-        self._line.flush()
+        self._wire.flush()
 
     @property
     def heard(self) -> str:
-        return b"".join(self._line.sent).decode()
+        return b"".join(self._wire.sent).decode()
 
     @property
     def commands(self) -> list[str]:

@@ -19,9 +19,8 @@ from headrace.wire.amqp10 import Head
 from headrace.wire.encodings import encode_properties, properties_of
 from headrace.wire.properties import Properties
 from tests.amqp10_client import body
-from tests.endpoints import doors_to
+from tests.endpoints import access_to
 from tests.house import House
-from tests.lines import Line
 from tests.stream_client import (
     LOGIN,
     Cutter,
@@ -37,6 +36,7 @@ from tests.stream_client import (
     text,
     texts,
 )
+from tests.wires import FakeWire
 
 _FIRST = position(frames.FIRST)
 
@@ -52,7 +52,7 @@ class Station:
         self.house = House(engine)
         self.queue = self.house.broker.declare(declared("s", durable=True, arguments={"x-queue-type": "stream"}))
         self.house.run()
-        hosts, self.access = doors_to(self.house.broker, clock=self.house.clock)
+        hosts, self.access = access_to(self.house.broker, clock=self.house.clock)
         self.server = Server(hosts, self.access, "test")
 
     def connect(self, *login: bytes) -> "Peer":
@@ -71,9 +71,9 @@ class Peer:
 
     def __init__(self, station: Station) -> None:
         self._house = station.house
-        self.line = Line()
+        self.wire = FakeWire()
         self.connection = Connection(station.server, station.house.clock)
-        self.connection.opened(cast("Wire", self.line))
+        self.connection.opened(cast("Wire", self.wire))
         self._cutter = Cutter()
         self._correlation = 100
         self._waiting: list[Frame] = []
@@ -85,8 +85,8 @@ class Peer:
 
     def heard(self) -> list[Frame]:
         self._house.run()
-        self.line.flush()
-        sent, self.line.sent = self.line.sent, []
+        self.wire.flush()
+        sent, self.wire.sent = self.wire.sent, []
         return self._cutter.feed(b"".join(sent))
 
     def ask(self, key: int, body: bytes = b"") -> Frame:
@@ -133,7 +133,7 @@ def test_a_login_that_is_none_ends_the_connection() -> None:
     *_, answer = peer.say(LOGIN[0], request(frames.SASL_AUTHENTICATE, 3, text("PLAIN") + b"\0\0\0\5guest"))
 
     assert answer.code == frames.SASL_ERROR
-    assert peer.line.is_closing
+    assert peer.wire.is_closing
 
 
 def test_a_mechanism_that_is_not_offered_is_refused() -> None:
@@ -148,7 +148,7 @@ def test_a_virtual_host_that_is_not_there_is_refused() -> None:
     *_, answer = peer.say(*LOGIN[:-1], request(frames.OPEN, 4, text("nowhere")))
 
     assert answer.code == frames.HOST_ACCESS_FAILURE
-    assert peer.line.is_closing
+    assert peer.wire.is_closing
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_close_is_answered() -> None:
     peer = Station().connect()
 
     assert peer.ask(frames.CLOSE, struct.pack(">H", 1) + text("bye")).code == frames.OK
-    assert peer.line.is_closing
+    assert peer.wire.is_closing
 
 
 def test_a_user_that_is_removed_is_disconnected() -> None:

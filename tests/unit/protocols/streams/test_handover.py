@@ -7,8 +7,8 @@ from headrace.net.connection import Wire
 from headrace.net.handover import Redirect
 from headrace.protocols.streams import frames
 from headrace.protocols.streams.handover import StreamRefusal, StreamTracker
-from tests.lines import Line
 from tests.stream_client import LOGIN, Cutter, command, request
+from tests.wires import FakeWire
 
 
 def test_a_goodbye_fits_between_two_frames_of_an_open_connection() -> None:
@@ -36,7 +36,7 @@ def test_there_is_no_goodbye_before_the_login_and_after_the_servers_own() -> Non
 
 
 def test_a_client_that_must_go_elsewhere_hears_where() -> None:
-    refusal, line = StreamRefusal(lambda is_tls: Redirect("another node serves", "node2:5552")), Line()
+    refusal, line = StreamRefusal(lambda is_tls: Redirect("another node serves", "node2:5552")), FakeWire()
     refusal.opened(cast("Wire", line))
 
     refusal.feed(LOGIN[0])
@@ -48,7 +48,7 @@ def test_a_client_that_must_go_elsewhere_hears_where() -> None:
 
 
 def test_garbage_is_not_answered() -> None:
-    refusal, line = StreamRefusal(lambda is_tls: Redirect("another node serves")), Line()
+    refusal, line = StreamRefusal(lambda is_tls: Redirect("another node serves")), FakeWire()
     refusal.opened(cast("Wire", line))
 
     refusal.feed(b"GET / HTTP/1.1\r\n\r\n")

@@ -40,7 +40,7 @@ def read(follower: Follower, name: str = "orders", start: int = 0, stop: int = 1
 
 
 def check_refused(follower: Follower, span: Span, kind: type[HeadraceError], match: str) -> None:
-    """What stands there is not read, in either way."""
+    """Nothing there is read, in either way."""
     reader = SpanReader(follower.log_id("orders"))
     with pytest.raises(kind, match=match):
         [*reader.rows(span)]

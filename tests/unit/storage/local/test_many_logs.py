@@ -1,4 +1,4 @@
-"""What there being many logs must not cost: memory for what is settled, a later checkpoint, a file lost in one."""
+"""Costs that many logs must not have: memory for settled messages, a later checkpoint, a file lost in one."""
 
 import random
 from pathlib import Path

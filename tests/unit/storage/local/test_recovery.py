@@ -158,7 +158,7 @@ def test_a_closed_engine_takes_nothing(root: Path) -> None:
 
 
 def test_the_small_settings_of_these_tests_leave_checkpoints_to_closing(root: Path) -> None:
-    """What the tests above rely on: a killed directory has an old checkpoint."""
+    """The tests above rely on this: a killed directory has an old checkpoint."""
     checkpoint = root / "journal" / "checkpoint.json"
     with Bench(root) as bench:
         at_first = checkpoint.read_bytes()

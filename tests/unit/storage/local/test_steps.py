@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,18 +19,30 @@ NAMES = [f"queue-{number:03}" for number in range(120)]
 SMALL = LocalSettings(journal_file_bytes=64 << 10, checkpoint_bytes=48 << 10, own_files=8, step=10)
 
 
+def _open_group(name: str, commit: Commit) -> None:
+    commit.create_group(name, "workers", WORK)
+
+
+def _append_two(name: str, commit: Commit) -> None:
+    commit.append(name, many(2, name))
+
+
+def _acknowledge_first(name: str, commit: Commit) -> None:
+    commit.ack(name, "workers", 0, 1)
+
+
+def _retain(name: str, commit: Commit) -> None:
+    commit.put(RETAINED, name.encode(), b"value")
+
+
 def _filled(root: Path, settings: LocalSettings = SMALL) -> LocalEngine:
     """An engine with many logs and groups, and a message in each that is acknowledged and one that is not."""
     engine = LocalEngine(root, settings=replace(settings, checkpoint_bytes=16 << 20))
     for name in NAMES:
-        store(
-            engine,
-            lambda commit, name=name: commit.create_group(name, "workers", WORK),
-            lambda commit, name=name: commit.append(name, many(2, name)),
-        )
+        store(engine, partial(_open_group, name), partial(_append_two, name))
     for name in NAMES:
-        store(engine, lambda commit, name=name: commit.ack(name, "workers", 0, 1))
-    store(engine, *[lambda commit, name=name: commit.put(RETAINED, name.encode(), b"value") for name in NAMES])
+        store(engine, partial(_acknowledge_first, name))
+    store(engine, *[partial(_retain, name) for name in NAMES])
     return engine
 
 

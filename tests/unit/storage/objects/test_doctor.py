@@ -1,4 +1,4 @@
-"""What the examination of a store finds, while an engine has it open: nothing where all is well, or what is missing."""
+"""Findings in a store that an engine has open: none where all is well, otherwise the missing parts."""
 
 from collections.abc import Iterator
 from pathlib import Path

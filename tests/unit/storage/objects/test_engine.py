@@ -1,4 +1,4 @@
-"""What the engine over an object store puts there, what it takes away again, and how it reads it."""
+"""The engine over an object store: the records that it puts there, removes and reads."""
 
 import contextlib
 import json
@@ -625,7 +625,7 @@ def writes(house: House, are_late: bool = False) -> Iterator[list[Watched]]:
 
 
 def answers(house: House) -> bool:
-    """Whether the engine takes commits again."""
+    """True if the engine takes commits again."""
     house.engine.poll()
     return not house.engine.trouble
 

@@ -54,7 +54,7 @@ class Projection:
         self.files: list[JournalFile] = []
         self.end = Position(0, 0, PAGE)
         self.is_sound = False
-        """Whether the journal could be read to its end."""
+        """True if the journal could be read to its end."""
         self.checkpoint: Checkpoint | None = None
 
     def load(self) -> None:
@@ -95,7 +95,7 @@ class Projection:
         return damaged
 
     def _has_header(self, path: Path) -> bool:
-        """Whether the file was ever used: an unused one starts with zeros."""
+        """True if the file was ever used: an unused one starts with zeros."""
         with opened(self._disk, path) as fd:
             return any(self._disk.read(fd, 0, PAGE))
 
@@ -192,7 +192,7 @@ class Projection:
         return stated
 
     def _report_cuts(self, start: Position) -> bool:
-        """Whether a file in use lost its end. Files are made in full before their first use, so no crash cuts them."""
+        """True if a file in use lost its end. Files are made in full before their first use, so no crash cuts them."""
         found = False
         for file in self.files:
             if file.index > 0 and (file.size % PAGE or (file.index == start.index and file.size < start.at)):

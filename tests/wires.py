@@ -5,8 +5,8 @@ from collections.abc import Callable
 from headrace.net.output import Output
 
 
-class Line:
-    """What a connection sees of its wire, without a socket."""
+class FakeWire:
+    """The wire of a connection, without a socket."""
 
     def __init__(self) -> None:
         self.output = Output(1 << 60, lambda: None, lambda: None)
