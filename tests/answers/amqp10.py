@@ -23,7 +23,7 @@ from tests.answers.decisions import Answers, Decision, NotPromised, Place, Reque
 from tests.answers.sources import called_on, subclasses_of
 
 _MANAGEMENT = "protocols/amqp10/management.py"
-_OF_REPLIES = {"publish", "publish_topic", "when_kept"}
+_OF_REPLIES = {"publish", "publish_topic", "when_kept", "check_publish", "check_publish_topic"}
 """Calls that send a reply, not calls that a request asks for."""
 
 
@@ -33,7 +33,8 @@ def in_the_code() -> set[str]:
     found = {f"{name} frame" for name in own if name != "SaslInit"}
     found |= {f"Disposition by {name}" for name in subclasses_of("Sink", "protocols/amqp10")}
     found |= {f"Transfer and disposition from {name}" for name in subclasses_of("Origin", "protocols/amqp10")}
-    return found | {f"Reply to {name}" for name in called_on("broker", _MANAGEMENT) - _OF_REPLIES}
+    asked = called_on("broker", _MANAGEMENT) | called_on("client", _MANAGEMENT)
+    return found | {f"Reply to {name}" for name in asked - _OF_REPLIES}
 
 
 def _client(place: Place) -> RawClient:
