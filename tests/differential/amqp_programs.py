@@ -309,7 +309,7 @@ _WEIGHTS: Final = {
 }
 
 _OTHER_WEIGHTS: Final[dict[str, dict[str, float]]] = {
-    QUORUM: {"nack": 8, "reject": 6},
+    QUORUM: {"nack": 8, "reject": 6, "recover": 0},
     STREAM: {"read": 12, "consume": 1, "get": 0.5, "purge": 0.5, "recover": 0.5, "nack": 3, "reject": 2},
 }
 
