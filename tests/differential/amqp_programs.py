@@ -336,7 +336,7 @@ _OTHER_ARGUMENTS: Final[dict[str, tuple[tuple[str, tuple[object, ...], tuple[obj
     QUORUM: (
         ("x-message-ttl", (0, 60_000), (-1, "1", 1 << 33, True)),
         ("x-expires", (60_000,), (0, -1, "1")),
-        ("x-max-length", (0, 1, 2, 3), (-1, "1", True)),
+        ("x-max-length", (1, 2, 3), (-1, "1", True)),
         ("x-max-length-bytes", (4, 6), (-1, "1")),
         ("x-overflow", ("drop-head", "reject-publish"), ("reject-publish-dlx", "drop", 1)),
         ("x-dead-letter-exchange", ("", "X1", "amq.fanout"), _TEXT),
