@@ -309,7 +309,7 @@ _WEIGHTS: Final = {
 }
 
 _OTHER_WEIGHTS: Final[dict[str, dict[str, float]]] = {
-    QUORUM: {"nack": 8, "reject": 6},
+    QUORUM: {"nack": 8, "reject": 6, "recover": 0},
     STREAM: {"read": 12, "consume": 1, "get": 0.5, "purge": 0.5, "recover": 0.5, "nack": 3, "reject": 2},
 }
 
@@ -336,7 +336,7 @@ _OTHER_ARGUMENTS: Final[dict[str, tuple[tuple[str, tuple[object, ...], tuple[obj
     QUORUM: (
         ("x-message-ttl", (0, 60_000), (-1, "1", 1 << 33, True)),
         ("x-expires", (60_000,), (0, -1, "1")),
-        ("x-max-length", (0, 1, 2, 3), (-1, "1", True)),
+        ("x-max-length", (1, 2, 3), (-1, "1", True)),
         ("x-max-length-bytes", (4, 6), (-1, "1")),
         ("x-overflow", ("drop-head", "reject-publish"), ("reject-publish-dlx", "drop", 1)),
         ("x-dead-letter-exchange", ("", "X1", "amq.fanout"), _TEXT),

@@ -13,7 +13,7 @@ from pamqp import commands
 
 from headrace.wire.properties import Properties
 from tests.differential.amqp_client import AmqpClient, Frame, Gone
-from tests.differential.amqp_programs import EXCHANGES, QUEUES, QUORUM, STREAM, Step
+from tests.differential.amqp_programs import CLASSIC, EXCHANGES, QUEUES, QUORUM, STREAM, Step
 
 _PATIENCE_SECONDS: Final = 0.5
 _CLEANINGS: Final = 3
@@ -53,7 +53,7 @@ class AmqpRunner:
         self._queues: dict[str, int] = {}
         """Queues that exist, and the connection that may ask them."""
         self._types: dict[str, str] = {}
-        """Those of them that are no classic queues. See `_counts`."""
+        """The types of queues, also of some that are gone. See `_counts`."""
         self._has_dead_letters = False
         self._seen: list[str] = []
         self._gone: list[str] = []
@@ -73,10 +73,10 @@ class AmqpRunner:
         for at, step in enumerate(program):
             self._seen, self._gone, self._hoped = [], [], None if hoped is None else hoped[at]
             self._step(step)
-            transcript.append(_arranged(self._seen))
+            transcript.append(self._arranged(self._seen))
         self._seen = []
         self._end()
-        transcript.append(_arranged(self._seen))
+        transcript.append(self._arranged(self._seen))
         self._clean()
         return transcript
 
@@ -135,7 +135,8 @@ class AmqpRunner:
         if frame.name == "Queue.DeclareOk":
             self._meet(frame.method.queue)  # type: ignore[attr-defined]
             self._queues.setdefault(frame.method.queue, step.place[0])  # type: ignore[attr-defined]
-            if (kind := (fields.get("arguments") or {}).get("x-queue-type")) in (QUORUM, STREAM):
+            if not fields.get("passive"):
+                kind = (fields.get("arguments") or {}).get("x-queue-type", CLASSIC)
                 self._types[frame.method.queue] = kind  # type: ignore[attr-defined]
             if fields.get("exclusive"):
                 self._queues[frame.method.queue] = step.place[0]  # type: ignore[attr-defined]
@@ -208,7 +209,7 @@ class AmqpRunner:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             counts = self._look()
-            is_hoped = self._hoped is None or _arranged(self._seen + counts) == self._hoped
+            is_hoped = self._hoped is None or self._arranged(self._seen + counts) == self._hoped
             if is_hoped or time.monotonic() > deadline:
                 self._seen += counts
                 return
@@ -239,12 +240,18 @@ class AmqpRunner:
             if frame.name == "Channel.Close":
                 self._channels.pop(place, None)
                 del self._queues[name]
-                self._types.pop(name, None)
                 self._gone.append(f"{self._short(name)} is gone: {method.reply_code}")
                 found.append(self._gone[-1])
             else:
                 found.append(f"{self._short(name)}: {self._counts(name, method)}")
         return found
+
+    def _arranged(self, lines: list[str]) -> list[str]:
+        """Order lines by channel, and deliveries of streams by consumer, where queues work beside the channels."""
+        if not {QUORUM, STREAM} & set(self._types.values()):
+            return lines
+        late = [line for line in lines if _STREAM_OFFSET in line]
+        return sorted([line for line in lines if line not in late], key=_place_of) + sorted(late, key=_consumer_of)
 
     def _counts(self, name: str, method: Any) -> str:
         """What a queue shows of itself, as far as RabbitMQ tells it at once.
@@ -370,7 +377,7 @@ class AmqpRunner:
             self._channels.pop(place, None)
         fields = {name: getattr(method, name) for name in method.attributes()}
         queue, tag = fields.get("queue", ""), fields.get("consumer_tag", "")
-        if frame.name == "Queue.DeclareOk" and queue in self._types:
+        if frame.name == "Queue.DeclareOk" and self._types.get(queue or "") in (QUORUM, STREAM):
             fields["consumer_count"] = None
         if self._types.get(queue or "") == STREAM or (
             frame.name == "Queue.DeleteOk" and STREAM in self._types.values()
@@ -415,10 +422,14 @@ class AmqpRunner:
         return value
 
 
-def _arranged(lines: list[str]) -> list[str]:
-    """Put deliveries of streams behind all others, by consumer: a broker serves consumers in any order."""
-    late = [line for line in lines if _STREAM_OFFSET in line]
-    return [line for line in lines if _STREAM_OFFSET not in line] + sorted(late, key=lambda line: line.split()[:3])
+def _place_of(line: str) -> str:
+    """The channel of a line; those about queues come last."""
+    place = line.partition(" ")[0]
+    return place if "/" in place else "~"
+
+
+def _consumer_of(line: str) -> list[str]:
+    return line.split()[:3]
 
 
 def _kind(name: str) -> Any:

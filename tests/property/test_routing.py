@@ -4,12 +4,14 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
+from hashlib import blake2b
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.routing.address import format_message_id, parse_address, parse_message_id, queue_topic
-from headrace.core.routing.exchange import ALTERNATE, KINDS, Binding, Exchange
+from headrace.core.routing.exchange import ALTERNATE, DELAYED, DELAYED_TYPE, KINDS, Binding, Exchange, routed_as
 from headrace.core.routing.exchanges import Exchanges
 from headrace.core.routing.topics import KeyTrie, TopicFilter, TopicTree
 from headrace.errors import Refused
@@ -126,14 +128,30 @@ BINDINGS = st.one_of(
     st.builds(Binding, NAMES, NAMES, KEY_PATTERNS, ARGUMENTS, st.just(True)),
 )
 EXCHANGES = st.builds(
-    lambda name, kind, auto_delete, alternate: Exchange(
-        name, kind, auto_delete=auto_delete, arguments={ALTERNATE: alternate} if alternate else {}
+    lambda name, kind, auto_delete, alternate, inner: Exchange(
+        name,
+        kind,
+        auto_delete=auto_delete,
+        arguments={
+            **({ALTERNATE: alternate} if alternate else {}),
+            **({DELAYED_TYPE: inner} if kind == DELAYED else {}),
+        },
     ),
     NAMES,
     st.sampled_from(KINDS),
     st.booleans(),
     st.one_of(st.none(), NAMES),
+    st.sampled_from([kind for kind in KINDS if kind != DELAYED]),
 )
+
+
+class NoChance(Random):
+    """Always chooses the first."""
+
+    def random(self) -> float:
+        return 0.0
+
+
 CHANGES = st.one_of(
     st.tuples(st.just("declare"), EXCHANGES),
     st.tuples(st.just("delete"), NAMES),
@@ -162,7 +180,7 @@ def change(exchanges: Exchanges, what: tuple[str, object]) -> None:
 
 def rebuilt(exchanges: Exchanges) -> Exchanges:
     """The same topology, rebuilt from its stored form."""
-    fresh = Exchanges()
+    fresh = Exchanges(chance=NoChance())
     for exchange in exchanges.exchanges()[6:]:
         fresh.declare(Exchange.from_json(json.loads(json.dumps(exchange.to_json()))))
     for binding in exchanges.bindings():
@@ -188,18 +206,23 @@ def naive_route(exchanges: Exchanges, start: str, keys: list[str], headers: Mapp
     for name in reached:
         if name not in known:
             continue
-        kind = known[name].kind
+        kind = routed_as(known[name].kind, known[name].arguments)
+        bound = [binding for binding in exchanges.bindings() if binding.source == name]
         taken = [
             binding
-            for binding in exchanges.bindings()
-            if binding.source == name
-            and (
+            for binding in bound
+            if (
                 kind == "fanout"
                 or (kind == "direct" and binding.key in keys)
                 or (kind == "topic" and any(naive_key_match(binding.key, key) for key in keys))
                 or (kind == "headers" and is_asked(binding, headers))
             )
         ]
+        if bound and kind == "x-random":
+            taken = bound[:1]
+        elif bound and kind == "x-modulus-hash":
+            bound.sort(key=lambda binding: (binding.to_exchange, binding.destination, binding.key))
+            taken = [bound[int.from_bytes(blake2b(keys[0].encode(), digest_size=6).digest(), "big") % len(bound)]]
         queues |= {binding.destination for binding in taken if not binding.to_exchange}
         onward = [binding.destination for binding in taken if binding.to_exchange]
         alternate = known[name].alternate
@@ -217,7 +240,7 @@ MESSAGES = st.lists(st.tuples(KEYS, HEADERS), min_size=1, max_size=3)
 def test_no_change_of_topology_leaves_an_old_route_in_the_cache(
     changes: list[tuple[str, object]], messages: list[tuple[str, dict[str, object]]]
 ) -> None:
-    exchanges = Exchanges()
+    exchanges = Exchanges(chance=NoChance())
     for what in changes:
         change(exchanges, what)
         fresh = rebuilt(exchanges)
@@ -233,7 +256,7 @@ def test_no_change_of_topology_leaves_an_old_route_in_the_cache(
 def test_a_route_is_what_scanning_all_bindings_finds(
     changes: list[tuple[str, object]], messages: list[tuple[str, dict[str, object]]], extra_keys: list[str]
 ) -> None:
-    exchanges = Exchanges()
+    exchanges = Exchanges(chance=NoChance())
     for what in changes:
         change(exchanges, what)
     for exchange in exchanges.exchanges()[1:]:
