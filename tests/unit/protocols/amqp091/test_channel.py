@@ -581,6 +581,26 @@ def test_an_expiration_that_is_no_number_of_milliseconds_ends_the_channel(client
     assert client.publish("q", "a", expiration=text) == ["Channel.Close 406"]
 
 
+@pytest.mark.parametrize("keys", [("q", "q"), ("q", "p")])
+def test_an_invalid_expiration_does_not_take_messages_before_it_along(client: _Client, keys: tuple[str, str]) -> None:
+    for key in set(keys):
+        client.say(commands.Queue.Declare, queue=key, durable=True)
+        client.publish(key, "known")
+        client.say(commands.Queue.Purge, queue=key)
+    frames = []
+    for number, expiration in enumerate(["", "60000", "soon", ""]):
+        properties = Properties()
+        properties.expiration = expiration
+        method = encode_method(1, _BASIC.Publish, {"routing_key": keys[number % 2]})
+        frames.append(method + encode_content(1, encode_properties(properties), b"%d" % number, 4096))
+
+    client.connection.feed(b"".join(frames))
+
+    assert client.heard() == ["Channel.Close 406"]
+    counted = [message.payload for key in set(keys) for _, message in client.house.broker.queue(key).browse(0, 9)]
+    assert sorted(counted) == [b"0", b"1"]
+
+
 def test_a_message_is_gone_after_its_expiration(client: _Client) -> None:
     client.publish("q", "a", expiration="1000")
     client.publish("q", "b", expiration="4294967295")
