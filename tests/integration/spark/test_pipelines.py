@@ -34,6 +34,7 @@ from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
 from tests.integration.spark.conftest import Broker
 from tests.paho_helpers import Paho
 from tests.servers import Server, serving
+from tests.waiting import eventually
 
 
 def publish_readings(broker: Broker, count: int, start: int = 0) -> None:
@@ -427,6 +428,29 @@ def test_a_batch_too_large_for_one_commit_is_assigned_in_pieces_each_once(
         assert sorted(broker.payloads(f"q{number}")) == [
             f"events-{source} {offset}" for source in range(2) for offset in range(number, 4)
         ]
+
+
+def test_what_a_batch_of_an_assignment_does_is_told_while_it_does_it(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.publish("events", 3)
+    broker.declare("all")
+    filters = read_filters({"all": "TRUE"})
+    assign = AssignSettings("assign", Endpoint(broker.url), "events", filters, tmp_path / "state", once=True)
+    call = Client.json
+    phases: list[str] = []
+
+    def wait_for_progress(client: Client, method: str, path: str, query: Query, body: object = None) -> object:
+        """A broker that commits once the progress says so."""
+        if path.endswith("/commit"):
+            eventually(lambda: "storing" in phases)
+        return call(client, method, path, query, body)
+
+    monkeypatch.setattr(Client, "json", wait_for_progress)
+    run_assign(spark, assign, lambda progress: phases.append(progress.phase))
+
+    assert broker.payloads("all") == [f"events {number}" for number in range(3)]
+    assert phases[-1] == ""
 
 
 def test_a_batch_that_was_assigned_and_comes_again_is_stored_once(

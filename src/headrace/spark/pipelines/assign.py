@@ -116,7 +116,7 @@ def start_assign(spark: SparkSession, settings: AssignSettings) -> Watch:
         frame = source.stream(spark, settings.queues, columns_read(settings.filters), **options)
         writer = frame.writeStream.foreachBatch(assign)
         query = start_query(writer, settings.name, state, settings.once, settings.every)
-        return Watch(settings.name, query, assign.close)
+        return Watch(settings.name, query, assign.close, lambda: assign.phase)
 
 
 def columns_read(filters: Filters) -> tuple[str, ...]:
@@ -145,6 +145,8 @@ class BatchAssigner:
     """Assigns batch after batch; Spark calls it with a frame and the number of the batch."""
 
     def __init__(self, server: Server, state: State, filters: Filters, source: ReadOptions) -> None:
+        self.phase = ""
+        """What a batch does now; "" between batches."""
         self._server = server
         self._source = source
         self._place: Place | None = None
@@ -185,7 +187,9 @@ class BatchAssigner:
         attempt = uuid.uuid4().hex
         with Transaction(self._server, self._transaction, attempt) as opened:
             try:
+                self.phase = "reading"
                 parts = self._stage(frame, logs, attempt)
+                self.phase = "storing"
             except Exception:
                 opened.abort()
                 raise
@@ -197,6 +201,8 @@ class BatchAssigner:
                 if not halves:
                     raise
                 return halves
+            finally:
+                self.phase = ""
             return []
 
     def _stage(self, frame: DataFrame, logs: Logs, attempt: str) -> list[Part]:

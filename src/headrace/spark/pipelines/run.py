@@ -157,10 +157,18 @@ def say_nothing(progress: Progress) -> None:
 class Watch:
     """The observer of one streaming query; `close` runs when the query has ended."""
 
-    def __init__(self, name: str, query: StreamingQuery, close: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        name: str,
+        query: StreamingQuery,
+        close: Callable[[], None] = lambda: None,
+        phase: Callable[[], str] = lambda: "",
+    ) -> None:
         self.name = name
         self.query = query
         self.close = close
+        self._phase = phase
+        """Says more than Spark about what a batch does; "" to leave it to Spark."""
         self._started = time.monotonic()
         self._counted: set[int] = set()
         self._messages = 0
@@ -178,7 +186,7 @@ class Watch:
             self._behind = sum(_distance(source.endOffset, source.latestOffset) for source in last.sources)
             self._reached = _reached([source.endOffset for source in last.sources])
         seconds = time.monotonic() - self._started
-        phase = _phase(str(self.query.status["message"])) if self.query.isActive else ""
+        phase = (self._phase() or _phase(str(self.query.status["message"]))) if self.query.isActive else ""
         return Progress(
             self.name, self._messages, len(self._counted), seconds, self._behind, self._reached, phase=phase
         )
