@@ -10,7 +10,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar, cast, final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from headrace.net.facts import ConnectionFacts, Origin
 from headrace.net.handler import Envelope, Gone, Handler
@@ -583,12 +583,15 @@ def turn_of(loop: asyncio.AbstractEventLoop) -> LoopTurn:
     """The turns of one event loop."""
     found = _TURNS.get(loop)
     if found is None:
-        found = _TURNS[loop] = LoopTurn(_call_soon, _turn_failed)
+        known = ref(loop)  # the dictionary keeps no loop alive; to ask which loop runs is a system call
+
+        def call_soon(call: Callable[[], None]) -> None:
+            running = known()
+            if running is not None:
+                running.call_soon(call)
+
+        found = _TURNS[loop] = LoopTurn(call_soon, _turn_failed)
     return found
-
-
-def _call_soon(call: Callable[[], None]) -> None:
-    asyncio.get_running_loop().call_soon(call)
 
 
 def _turn_failed(error: Exception) -> None:

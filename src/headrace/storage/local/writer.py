@@ -20,6 +20,8 @@ _TOGETHER: Final = 64
 
 _HERE_BYTES: Final = 16 << 10
 """The owner itself may write records up to this length: copying them takes less than a change of threads."""
+_LARGE_BYTES: Final = 4 << 10
+"""Batches of messages of this size, in the mean, are reported before their sync: the second report is paid by few."""
 _SLOW_US: Final = 20_000
 _SLOW_FOR_US: Final = 1_000_000
 """After a write that took longer than 20 ms the disk is busy, and for a second only the thread waits for it."""
@@ -65,6 +67,13 @@ _AT_ONCE: Final = Sync(True)
 _SOON: Final = Sync(False)
 
 Report = Batch | Synced | SyncFailure
+
+
+def _is_early(batch: Batch) -> bool:
+    """True if consumers would have large messages of the batch before its sync."""
+    if batch.commit.written is None or not (batch.durable and batch.commit.is_consumed):
+        return False
+    return any([block.row_bytes >= _LARGE_BYTES for block in batch.blocks])
 
 
 @final
@@ -228,7 +237,7 @@ class Writer:
         """Write a batch and report it, after one sync for it and the batches queued behind it."""
         is_last = self._jobs.empty() or len(self._unsynced) >= _TOGETHER
         if is_last and not self._unsynced:
-            batch.is_early = batch.durable and batch.commit.written is not None and batch.commit.is_consumed
+            batch.is_early = _is_early(batch)
             self._put(batch, batch.durable and not batch.is_early)
             self._report(batch)
             if batch.is_early and batch.error is None:

@@ -74,10 +74,10 @@ class Owner:
             commit.written = lambda: self.told.append(f"{name} used")
         self.engine.commit(commit, lambda error: self._done(name, error), durable)
 
-    def publish_large(self) -> None:
+    def publish_large(self, size: int = 5000) -> None:
         self.disk.written_by.clear()
         commit = Commit()
-        commit.append("orders", many(200, size=1000))
+        commit.append("orders", many(40, size=size))
         commit.written = lambda: self.told.append("used")
         self.engine.commit(commit, lambda error: self._done("", error))
 
@@ -153,7 +153,7 @@ def test_commits_are_done_in_their_order_whichever_of_them_ran_ahead(owner: Owne
     assert owner.stored == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_a_large_commit_is_written_by_the_thread_and_used_before_it_is_synced(owner: Owner) -> None:
+def test_large_messages_are_written_by_the_thread_and_used_before_their_sync(owner: Owner) -> None:
     owner.disk.gate.clear()
     owner.woken.clear()
     owner.publish_large()
@@ -168,7 +168,18 @@ def test_a_large_commit_is_written_by_the_thread_and_used_before_it_is_synced(ow
     assert owner.told == ["used", "done"]
 
 
-def test_a_large_commit_whose_sync_fails_was_used_and_is_never_done(owner: Owner) -> None:
+def test_a_large_commit_of_small_messages_is_used_when_it_is_synced(owner: Owner) -> None:
+    owner.disk.gate.clear()
+    owner.publish_large(size=1000)
+    owner.engine.poll()
+    assert owner.told == []
+
+    owner.disk.gate.set()
+    owner.engine.sync()
+    assert owner.told[-1] == "done"
+
+
+def test_large_messages_whose_sync_fails_are_never_done(owner: Owner) -> None:
     owner.disk.is_broken = True
     owner.publish_large()
 
