@@ -12,7 +12,7 @@ from headrace.storage.api import RETAINED, Commit
 from headrace.storage.group_state import WORK
 from headrace.storage.local.checkpoint import Checkpoint, checkpoint_path, decode_checkpoint
 from headrace.storage.local.engine import LocalEngine, LocalSettings
-from tests.workbench import many, payloads, store
+from tests.workbench import many, payloads
 
 NAMES = [f"queue-{number:03}" for number in range(120)]
 SMALL = LocalSettings(journal_file_bytes=64 << 10, checkpoint_bytes=48 << 10, own_files=8, step=10)
@@ -22,15 +22,21 @@ def _filled(root: Path, settings: LocalSettings = SMALL) -> LocalEngine:
     """An engine with many logs and groups, and a message in each that is acknowledged and one that is not."""
     engine = LocalEngine(root, settings=replace(settings, checkpoint_bytes=16 << 20))
     for name in NAMES:
-        store(
-            engine,
-            lambda commit, name=name: commit.create_group(name, "workers", WORK),
-            lambda commit, name=name: commit.append(name, many(2, name)),
-        )
+        commit = Commit()
+        commit.create_group(name, "workers", WORK)
+        commit.append(name, many(2, name))
+        commit.put(RETAINED, name.encode(), b"value")
+        _store(engine, commit)
     for name in NAMES:
-        store(engine, lambda commit, name=name: commit.ack(name, "workers", 0, 1))
-    store(engine, *[lambda commit, name=name: commit.put(RETAINED, name.encode(), b"value") for name in NAMES])
+        commit = Commit()
+        commit.ack(name, "workers", 0, 1)
+        _store(engine, commit)
     return engine
+
+
+def _store(engine: LocalEngine, commit: Commit) -> None:
+    engine.commit(commit, lambda error: None)
+    engine.sync()
 
 
 def _begin(engine: LocalEngine) -> None:
