@@ -7,6 +7,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar, final
 
 from mypy_extensions import mypyc_attr
@@ -420,8 +421,8 @@ class Logins:
                 tell(verdict)
 
         wait_us = self._wait_us(login)
-        if wait_us:
-            self._background.later(wait_us, lambda: self._background.run(work, done))
+        if wait_us:  # no function in here may use `done`: compiled, it would be in a cycle that keeps the connection
+            self._background.later(wait_us, partial(self._background.run, work, done))
         else:
             self._background.run(work, done)
 

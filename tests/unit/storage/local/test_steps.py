@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,37 +12,31 @@ from headrace.storage.api import RETAINED, Commit
 from headrace.storage.group_state import WORK
 from headrace.storage.local.checkpoint import Checkpoint, checkpoint_path, decode_checkpoint
 from headrace.storage.local.engine import LocalEngine, LocalSettings
-from tests.workbench import many, payloads, store
+from tests.workbench import many, payloads
 
 NAMES = [f"queue-{number:03}" for number in range(120)]
 SMALL = LocalSettings(journal_file_bytes=64 << 10, checkpoint_bytes=48 << 10, own_files=8, step=10)
-
-
-def _open_group(name: str, commit: Commit) -> None:
-    commit.create_group(name, "workers", WORK)
-
-
-def _append_two(name: str, commit: Commit) -> None:
-    commit.append(name, many(2, name))
-
-
-def _acknowledge_first(name: str, commit: Commit) -> None:
-    commit.ack(name, "workers", 0, 1)
-
-
-def _retain(name: str, commit: Commit) -> None:
-    commit.put(RETAINED, name.encode(), b"value")
 
 
 def _filled(root: Path, settings: LocalSettings = SMALL) -> LocalEngine:
     """An engine with many logs and groups, and a message in each that is acknowledged and one that is not."""
     engine = LocalEngine(root, settings=replace(settings, checkpoint_bytes=16 << 20))
     for name in NAMES:
-        store(engine, partial(_open_group, name), partial(_append_two, name))
+        commit = Commit()
+        commit.create_group(name, "workers", WORK)
+        commit.append(name, many(2, name))
+        commit.put(RETAINED, name.encode(), b"value")
+        _store(engine, commit)
     for name in NAMES:
-        store(engine, partial(_acknowledge_first, name))
-    store(engine, *[partial(_retain, name) for name in NAMES])
+        commit = Commit()
+        commit.ack(name, "workers", 0, 1)
+        _store(engine, commit)
     return engine
+
+
+def _store(engine: LocalEngine, commit: Commit) -> None:
+    engine.commit(commit, lambda error: None)
+    engine.sync()
 
 
 def _begin(engine: LocalEngine) -> None:
