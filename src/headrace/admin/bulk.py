@@ -21,12 +21,11 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast, final
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
-from starlette.types import Send
 
 from headrace.admin.bulk_arrow import BY_COLUMN, COPY, ArrowCodec, Copies, Part, Stream, columns_named
-from headrace.admin.pages import BadRequest, Call, Pages
+from headrace.admin.pages import BadRequest, Call, Pages, Parts
 from headrace.admin.site import ANYBODY
 from headrace.config.kinds import Number, Text, Texts, Unchecked, Unfit
 from headrace.config.table import option, read_model, required
@@ -162,7 +161,7 @@ class _Reading:
         names = columns_named(call.request.query_params.get("columns", ""))
         batches = self._arrow.stream(queue.name, names)
         is_open = "from" not in call.request.query_params
-        return _Rows(_body(queue, batches, start, stop, is_open), media_type=ARROW, headers={"x-queue-host": host})
+        return Parts(_body(queue, batches, start, stop, is_open), media_type=ARROW, headers={"x-queue-host": host})
 
     async def extents(self, call: Call) -> Response:
         """Show neighbouring messages with their bytes, until `bytes` are reached; there may be more."""
@@ -218,21 +217,6 @@ def _range_of(call: Call, queue: Queue) -> tuple[int, int]:
 def _log_id(queue: Queue) -> int:
     """Return the id of the queue's log; -1 before its first message."""
     return queue.log.id if queue.log.next_offset else -1
-
-
-@final
-class _Rows(StreamingResponse):
-    """An answer that breaks off visibly if rows become unreadable."""
-
-    async def stream_response(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            async for chunk in self.body_iterator:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        except HeadraceError as error:
-            _log.warning("an answer breaks off: %s", error)
-            return  # the answer has no end, so the connection is closed
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _body(queue: Queue, codec: Stream, start: int, stop: int, is_open: bool) -> AsyncIterator[bytes]:
