@@ -272,7 +272,7 @@ def publishes_to_exclusive_queues_that_nobody_reads(server: Server, stack: ExitS
         client.send(1, commands.Queue.Declare, queue="", exclusive=True)
         declared = client.method().method
         assert isinstance(declared, commands.Queue.DeclareOk)
-        queue = declared.queue.encode()
+        queue = str(declared.queue).encode()
         method = struct.pack(">HHH", 60, 40, 0) + b"\0" + bytes([len(queue)]) + queue + b"\0"
         header = struct.pack(">HHQH", 60, 0, _MIB, 0)
         message = _frame(1, 1, method) + _frame(2, 1, header) + _frame(3, 1, bytes(_MIB // 16)) * 16
