@@ -139,7 +139,7 @@ class StreamClient:
     """A client over a socket, logged in."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), SECONDS)
+        self.socket = socket.create_connection(("127.0.0.1", port), SECONDS)
         self._cutter = Cutter()
         self._heard: list[Frame] = []
         self._correlation = 10
@@ -161,7 +161,7 @@ class StreamClient:
         self.close()
 
     def send(self, *commands: bytes) -> None:
-        self._socket.sendall(b"".join(commands))
+        self.socket.sendall(b"".join(commands))
 
     def ask(self, key: int, body: bytes = b"", code: int = frames.OK) -> Frame:
         """Send a request and wait for its response."""
@@ -179,9 +179,9 @@ class StreamClient:
                 if frame.key == key:
                     self._heard.remove(frame)
                     return frame
-            data = self._socket.recv(1 << 16)
+            data = self.socket.recv(1 << 16)
             assert data, "the server closed the connection"
             self._heard += self._cutter.feed(data)
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()

@@ -43,7 +43,7 @@ class FakeWire:
     def keep_alive(self, interval_seconds: float, silence_seconds: float = 0.0) -> None:
         return
 
-    def watch(self, silence_seconds: float, silent: Callable[[], None]) -> None:
+    def watch(self, limit_seconds: float, on_silence: Callable[[], None]) -> None:
         return
 
     def pause_reading(self, why: int) -> None:

@@ -215,7 +215,7 @@ def _facts(http: httpx.Client) -> dict[tuple[str, str], str]:
         if queue["type"] == "stream":
             found["stream", name] = _THERE
             groups = listed(f"/v1/queues/%2F/{name}/groups")["items"]
-            found |= {("progress", f"{name} {group['name']}"): str(group["committed"]) for group in groups}
+            found |= {("progress", f"{name} {group['name']}"): str(group["committed"] or ABSENT) for group in groups}
     found |= {("exchange", exchange["name"]): _THERE for exchange in listed("/exchanges")}
     found |= {("binding", f"{one['source']}>{one['destination']}"): _THERE for one in listed("/bindings")}
     found |= {("user", user["name"]): _THERE for user in listed("/users")}

@@ -7,6 +7,9 @@ A few rounds here. The long form has as many as `HEADRACE_KILL_ROUNDS` says and 
 A round lets all clients work for a while, kills the broker, sometimes kills it again while it starts, starts it, and
 reads everything with clients again: `tests/crash/kills` has a file for each protocol. Every few rounds a program with
 a broker of its own has the directory instead. The clients are pika, aio-pika, paho-mqtt, python-qpid-proton and httpx.
+
+A run prints its seed. `HEADRACE_KILL_SEED` with it makes the same choices again: loads, moments of kills, ways of
+starting. What clients do between two kills depends on the machine, too.
 """
 
 import os
@@ -20,6 +23,7 @@ import pytest
 
 from tests.crash.kills.amqp091 import Amqp091
 from tests.crash.kills.amqp10 import Amqp10
+from tests.crash.kills.coap import Coap
 from tests.crash.kills.embedded import Embedded
 from tests.crash.kills.http import Http
 from tests.crash.kills.message import Load
@@ -41,7 +45,8 @@ pytestmark = [
 _ASKED = int(os.environ.get("HEADRACE_KILL_ROUNDS", "0"))
 _ROUNDS = _ASKED or 3
 _STORE_ROUNDS = max(2, _ASKED // 10)
-_OPTIONS = ("--stomp", "0", "--stream", "0")
+_SEED = os.environ.get("HEADRACE_KILL_SEED", "")
+_OPTIONS = ("--stomp", "0", "--stream", "0", "--coap", "0")
 _EMBEDDED_EVERY = 4
 _HEAVY = 0.3
 _FRESH = 0.1
@@ -61,8 +66,19 @@ class Rounds:
     def __init__(self, server: Server, data: Path | None) -> None:
         self._server = server
         self._data = data
+        seed = int(_SEED) if _SEED else random.getrandbits(32)
+        print(f"HEADRACE_KILL_SEED={seed}", flush=True)
+        self._chance = random.Random(seed)
         self.mqtt = Mqtt(server)
-        self.parts = [Amqp091(server), self.mqtt, Amqp10(server), Stomp(server), Http(server), Streams(server)]
+        self.parts = [
+            Amqp091(server),
+            self.mqtt,
+            Amqp10(server),
+            Stomp(server),
+            Http(server),
+            Streams(server),
+            Coap(server),
+        ]
         self.embedded = Embedded(server, data) if data is not None else None
         self.problems: list[str] = []
         self.kinds: dict[str, int] = {}
@@ -85,7 +101,7 @@ class Rounds:
         self.problems += [line for line in self._server.log().splitlines() if "Traceback" in line]
 
     def _round(self, number: int) -> None:
-        Load.large = _HEAVY if random.random() < 0.3 else 0.02
+        Load.large = _HEAVY if self._chance.random() < 0.3 else 0.02
         for part in self.parts:
             part.begin(number)
         self._wait(number)
@@ -114,7 +130,7 @@ class Rounds:
         self.mqtt.shut()
         self._server.close_connections()
         self._server.kill()
-        killed_at = embedded.run(number, random.choice((0.1, 0.7, 2.5)) * random.random() + 0.05)
+        killed_at = embedded.run(number, self._chance.choice((0.1, 0.7, 2.5)) * self._chance.random() + 0.05)
         self._count("embedded")
         self._start_again()
         self.mqtt.open()
@@ -138,7 +154,7 @@ class Rounds:
         if self._data is not None and Load.large == _HEAVY and self._wait_for_checkpoint():
             self._count("checkpoint")
             return
-        time.sleep(random.choice((0.3, 1.5, 3.5)) * random.random())
+        time.sleep(self._chance.choice((0.3, 1.5, 3.5)) * self._chance.random())
         self._count("any moment")
 
     def _wait_for_checkpoint(self) -> bool:
@@ -156,16 +172,16 @@ class Rounds:
     def _start_again(self) -> None:
         """Start it where it was; sometimes it is killed first while it starts, once or twice."""
         ports = (self._server.mqtt_port, self._server.http_port, self._server.port)
-        self._server.is_fresh = random.random() < _FRESH
+        self._server.is_fresh = self._chance.random() < _FRESH
         if self._data is not None:
-            self._server.program = "tests.crash.slow_server" if random.random() < _SLOW else "headrace"
+            self._server.program = "tests.crash.slow_server" if self._chance.random() < _SLOW else "headrace"
         self._server.environment = {
             **self._server.environment,
-            **random.choice((_SMALL_FILES, dict.fromkeys(_SMALL_FILES, "32MiB"))),
+            **self._chance.choice((_SMALL_FILES, dict.fromkeys(_SMALL_FILES, "32MiB"))),
         }
-        for _ in range(random.choice((0, 0, 0, 1, 2))):
+        for _ in range(self._chance.choice((0, 0, 0, 1, 2))):
             self._server.launch(*ports)
-            time.sleep(random.choice((0.1, 0.5)) * random.random())
+            time.sleep(self._chance.choice((0.1, 0.5)) * self._chance.random())
             self._server.kill()
             self._count("start-up")
         self._server.start(*ports)

@@ -22,9 +22,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast, final
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
-from starlette.types import Send
 
 from headrace.admin.bulk_arrow import (
     BY_COLUMN,
@@ -38,7 +37,7 @@ from headrace.admin.bulk_arrow import (
     log_id,
 )
 from headrace.admin.messages import client_of
-from headrace.admin.pages import BadRequest, Call, Pages
+from headrace.admin.pages import BadRequest, Call, Pages, Parts
 from headrace.admin.site import ANYBODY
 from headrace.config.kinds import Number, Text, Texts, Unchecked, Unfit
 from headrace.config.table import option, read_model, required
@@ -174,7 +173,7 @@ class _Reading:
         names = columns_named(call.request.query_params.get("columns", ""))
         batches = self._arrow.stream(queue.name, names)
         is_open = "from" not in call.request.query_params
-        return _Rows(_body(queue, batches, start, stop, is_open), media_type=ARROW, headers={"x-queue-host": host})
+        return Parts(_body(queue, batches, start, stop, is_open), media_type=ARROW, headers={"x-queue-host": host})
 
     async def extents(self, call: Call) -> Response:
         """Show neighbouring messages with their bytes, until `bytes` are reached; there may be more."""
@@ -225,21 +224,6 @@ def _range_of(call: Call, queue: Queue) -> tuple[int, int]:
     if log != _NO_LIMIT:
         check_log(queue, log)
     return start, stop
-
-
-@final
-class _Rows(StreamingResponse):
-    """An answer that breaks off visibly if rows become unreadable."""
-
-    async def stream_response(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            async for chunk in self.body_iterator:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        except HeadraceError as error:
-            _log.warning("an answer breaks off: %s", error)
-            return  # the answer has no end, so the connection is closed
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _body(queue: Queue, codec: Stream, start: int, stop: int, is_open: bool) -> AsyncIterator[bytes]:

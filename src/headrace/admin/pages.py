@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Send
 
 from headrace.admin.site import MANAGEMENT, MONITORING, Site, Visitor
 from headrace.admin.slices import AT_ONCE, ordered, sliced
@@ -142,7 +143,22 @@ def nothing(status: int = 204) -> Response:
 
 def streamed(parts: AsyncIterator[bytes]) -> Response:
     """Answer with JSON that is sent in parts, as it is made."""
-    return StreamingResponse(parts, media_type="application/json")
+    return Parts(parts, media_type="application/json")
+
+
+@final
+class Parts(StreamingResponse):
+    """An answer that breaks off visibly if the rest of it becomes unreadable."""
+
+    async def stream_response(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for chunk in self.body_iterator:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except HeadraceError as error:
+            _log.warning("an answer breaks off: %s", error)
+            return  # the answer has no end, so the connection is closed
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def array(items: Iterable[Item], shown: Callable[[Item], object]) -> AsyncIterator[bytes]:

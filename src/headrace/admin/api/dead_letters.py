@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from headrace.admin.api.messages import Shown, show_messages
 from headrace.admin.api.operation import MAX_OFFSET, TEXT, Operation, Paged, page_of, ref, table
-from headrace.admin.messages import MAX_SHOWN_BYTES
 from headrace.admin.pages import Call, after, answer, listed
 from headrace.admin.resources import readable_queue
 from headrace.admin.slices import sliced
@@ -95,18 +94,18 @@ async def list_letters(call: Call) -> Response:
     broker, grave = _grave(call)
     query = call.query(Letters)
     if grave is None:
-        return await show_messages(query, broker, [], None)
-    found: list[Found] = []
-    following: int | None = query.offset
-    looks, size = LOOKS, 0
-    while following is not None and looks > 0 and len(found) < query.limit and size < MAX_SHOWN_BYTES:
-        most = min(query.limit - len(found), AT_ONCE)
-        part, following = broker.dead_letters.browse(grave, following, most, MAX_SHOWN_BYTES - size, AT_ONCE)
-        looks -= AT_ONCE
-        size += sum([len(message.payload) + len(message.properties) for _, message in part])
-        found += part
-        await asyncio.sleep(0)
-    return await show_messages(query, broker, found, following)
+        return answer({"items": [], "next": None})
+    broker.dead_letters.browse(grave, query.offset, 1, 1, 1)  # raises Corrupt before the answer begins
+    looks = LOOKS
+
+    def read(at: int, most: int, max_bytes: int) -> tuple[list[Found], int | None]:
+        nonlocal looks
+        if looks <= 0:
+            return [], at
+        looks -= most
+        return broker.dead_letters.browse(grave, at, most, max_bytes, most)
+
+    return show_messages(query, query.offset, read)
 
 
 async def redrive(call: Call) -> Response:

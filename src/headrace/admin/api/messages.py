@@ -1,5 +1,7 @@
 """Messages over HTTP: browse, publish, consume. Dead letters are in dead_letters.py."""
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -9,18 +11,21 @@ from starlette.responses import Response
 from headrace.admin.api.operation import MAX_LIMIT, FromOffset, Operation, array_of, page_of, ref, table
 from headrace.admin.messages import BASE64, MAX_SHOWN_BYTES, Publication, Taker, client_of, message_to_json
 from headrace.admin.messages import publish as publish_message
-from headrace.admin.pages import BadRequest, Call, answer, listed
+from headrace.admin.pages import BadRequest, Call, answer, encode, streamed
 from headrace.admin.resources import readable_queue
+from headrace.admin.slices import AT_ONCE
 from headrace.config.kinds import Choice, Number, Text, Unchecked
 from headrace.config.table import option
-from headrace.core.broker import Broker
 from headrace.core.client import ConsumeRequest
+from headrace.core.queue.dispatch import Found
 from headrace.core.queue.group import ACK, REJECT, RELEASE
 from headrace.core.queue.queue import Queue
-from headrace.model import Message
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 DEFAULT_SHOWN_BYTES: Final = 64 << 10
+_SLICE_BYTES: Final = 1 << 20
+Read = Callable[[int, int, int], tuple[list[Found], int | None]]
+"""Reads messages from an offset on, bounded by number and bytes; also tells where to go on, None at the end."""
 MAX_WAIT_MS: Final = 30_000
 _OUTCOMES: Final = {"ack": ACK, "requeue": RELEASE, "reject": REJECT}
 _AUTO: Final = "auto"
@@ -57,19 +62,47 @@ class Consume:
 async def browse(call: Call) -> Response:
     """Show messages from an offset or a time on; the queue stays as it is."""
     query = call.query(Browse)
-    _, broker, queue = readable_queue(call, "queue")
+    _, _, queue = readable_queue(call, "queue")
     if queue.refusal is not None:
         raise queue.refusal
-    found = queue.browse(_start(query, queue), query.limit, MAX_SHOWN_BYTES)
-    return await show_messages(query, broker, found, found[-1][0] + 1 if found else None)
+    start = _start(query, queue)
+    queue.browse(start, 1)  # raises Corrupt before the answer begins
+    is_empty = True
+
+    def read(at: int, most: int, max_bytes: int) -> tuple[list[Found], int | None]:
+        nonlocal is_empty
+        found = queue.browse(at, most, max_bytes)
+        is_empty = is_empty and not found
+        return found, found[-1][0] + 1 if found else None if is_empty else at
+
+    return show_messages(query, start, read)
 
 
-async def show_messages(
-    query: Shown, broker: Broker, found: list[tuple[int, Message]], following: int | None
-) -> Response:
+def show_messages(query: Shown, start: int, read: Read) -> Response:
     """Answer with a page of messages, and the offset of the next page."""
+    return streamed(_page(query, start, read))
+
+
+async def _page(query: Shown, start: int, read: Read) -> AsyncIterator[bytes]:
+    """Yield a page in slices, so that a slow reader holds one slice."""
     as_base64 = query.encoding == BASE64
-    return await listed(found, following, lambda pair: message_to_json(pair[0], pair[1], as_base64, query.max_bytes))
+    left, room = query.limit, MAX_SHOWN_BYTES
+    following: int | None = start
+    separator = b""
+    yield b'{"items":['
+    while following is not None and left and room > 0:
+        before = following
+        found, following = read(before, min(left, AT_ONCE), min(room, _SLICE_BYTES))
+        if found:
+            texts = [encode(message_to_json(offset, message, as_base64, query.max_bytes)) for offset, message in found]
+            yield separator + ",".join(texts).encode("ascii")
+            separator = b","
+            left -= len(found)
+            room -= sum([len(message.payload) + len(message.properties) for _, message in found])
+        elif following == before:
+            break
+        await asyncio.sleep(0)
+    yield b'],"next":' + encode(following).encode("ascii") + b"}"
 
 
 def _start(query: Browse, queue: Queue) -> int:
