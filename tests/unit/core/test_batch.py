@@ -22,6 +22,7 @@ from tests.refusing_engine import RefusingEngine
 from tests.unit.core.conftest import World
 from tests.unit.core.test_bulk import rows
 from tests.unit.core.test_pipeline import Ahead
+from tests.unit.core.test_pipeline_model import SteppedEngine
 
 FULL = Unavailable("the disk is full")
 _KINDS = pytest.mark.parametrize("durable", [True, False])
@@ -212,6 +213,36 @@ def test_a_queue_that_is_deleted_and_declared_again_is_not_there_in_between() ->
     house.run()
 
     assert texts(House(engine), "q") == []
+
+
+@pytest.mark.parametrize("kind", ["publish", "transaction", "settlement"])
+def test_what_was_called_for_meanwhile_is_sent_when_the_batch_before_it_is_visible_and_no_earlier(kind: str) -> None:
+    engine = SteppedEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    inbox = house.consume("q", credit=1)
+    for _ in range(3):
+        house.broker.publish(house.message("a", "q"))
+        house.turn()
+        engine.settle()
+    house.turn()
+    house.broker.publish(house.message("b", "q"))
+    house.turn()
+    (first,) = engine.taken
+
+    if kind == "publish":
+        house.broker.publish(house.message("c", "q"))
+    elif kind == "transaction":
+        house.broker.transaction([Publish(house.message("c", "q"))], [])
+    else:
+        house.broker.settle(inbox.got[0], REJECT)
+    house.turn()
+    assert list(engine.taken) == [first]
+    engine.write()
+    assert not engine.taken
+    house.turn()
+
+    assert len(engine.taken) == (0 if kind == "settlement" else 1)  # nobody waits for a settlement
 
 
 def test_long_work_waits_for_the_batch_on_its_way_when_much_of_it_is_in_the_next() -> None:
