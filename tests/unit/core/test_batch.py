@@ -215,6 +215,53 @@ def test_a_queue_that_is_deleted_and_declared_again_is_not_there_in_between() ->
     assert texts(House(engine), "q") == []
 
 
+def test_long_work_goes_on_though_the_batch_that_it_waits_for_could_not_be_stored() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    house.run()
+    engine.is_closed_door = True
+    house.broker.publish(house.message("a", "q"))
+    house.turn()
+    taken: list[int] = []
+
+    def work() -> Iterator[None]:
+        for number in range(3 * LONG_STEPS * AT_ONCE):
+            taken.append(number)
+            yield
+
+    house.broker.in_steps(work())
+    house.broker.publish(house.message("b", "q"))
+    house.turn()
+    engine.let_one_in()
+    engine.is_closed_door = False
+    engine.failure = FULL
+    house.run()
+    engine.failure = None
+    house.advance(2)
+
+    assert taken == list(range(3 * LONG_STEPS * AT_ONCE))
+
+
+def test_a_settlement_that_cannot_be_stored_is_tried_again_at_once_and_then_after_a_second() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    inbox = house.consume("q")
+    house.publish("q", "a")
+    before = engine.attempts
+    engine.refusal = FULL
+
+    house.broker.settle(inbox.got[0], ACK)
+    house.run()
+    assert engine.attempts - before == 2
+    house.advance(0.999999)
+    assert engine.attempts - before == 2
+    house.advance(0.000001)
+
+    assert engine.attempts - before == 3
+
+
 @pytest.mark.parametrize("kind", ["publish", "transaction", "settlement"])
 def test_what_was_called_for_meanwhile_is_sent_when_the_batch_before_it_is_visible_and_no_earlier(kind: str) -> None:
     engine = SteppedEngine()
