@@ -262,6 +262,29 @@ def test_a_settlement_that_cannot_be_stored_is_tried_again_at_once_and_then_afte
     assert engine.attempts - before == 3
 
 
+def test_dead_letters_behind_a_batch_that_cannot_be_stored_keep_their_order() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("$dlq/q"))
+    house.broker.declare(QueueDefinition("q", dead_letter_queue="$dlq/q"))
+    inbox = house.consume("q")
+    house.publish("q", *"abc")
+    engine.is_closed_door = True
+    house.settle(REJECT, inbox.got[0])
+    for delivery in inbox.got[1:]:
+        house.broker.settle(delivery, REJECT)
+        house.broker.transaction([], [])  # what was settled so far is closed off from what follows
+        house.turn()
+
+    engine.failure, engine.fails_all = FULL, True
+    engine.open_door()
+    house.run()
+    engine.failure = None
+    house.advance(2)
+
+    assert texts(house, "$dlq/q") == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("kind", ["publish", "transaction", "settlement"])
 def test_what_was_called_for_meanwhile_is_sent_when_the_batch_before_it_is_visible_and_no_earlier(kind: str) -> None:
     engine = SteppedEngine()
