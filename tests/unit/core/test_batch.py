@@ -22,6 +22,7 @@ from tests.refusing_engine import RefusingEngine
 from tests.unit.core.conftest import World
 from tests.unit.core.test_bulk import rows
 from tests.unit.core.test_pipeline import Ahead
+from tests.unit.core.test_pipeline_model import SteppedEngine
 
 FULL = Unavailable("the disk is full")
 _KINDS = pytest.mark.parametrize("durable", [True, False])
@@ -212,6 +213,106 @@ def test_a_queue_that_is_deleted_and_declared_again_is_not_there_in_between() ->
     house.run()
 
     assert texts(House(engine), "q") == []
+
+
+def test_long_work_goes_on_though_the_batch_that_it_waits_for_could_not_be_stored() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    house.run()
+    engine.is_closed_door = True
+    house.broker.publish(house.message("a", "q"))
+    house.turn()
+    taken: list[int] = []
+
+    def work() -> Iterator[None]:
+        for number in range(3 * LONG_STEPS * AT_ONCE):
+            taken.append(number)
+            yield
+
+    house.broker.in_steps(work())
+    house.broker.publish(house.message("b", "q"))
+    house.turn()
+    engine.let_one_in()
+    engine.is_closed_door = False
+    engine.failure = FULL
+    house.run()
+    engine.failure = None
+    house.advance(2)
+
+    assert taken == list(range(3 * LONG_STEPS * AT_ONCE))
+
+
+def test_a_settlement_that_cannot_be_stored_is_tried_again_at_once_and_then_after_a_second() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    inbox = house.consume("q")
+    house.publish("q", "a")
+    before = engine.attempts
+    engine.refusal = FULL
+
+    house.broker.settle(inbox.got[0], ACK)
+    house.run()
+    assert engine.attempts - before == 2
+    house.advance(0.999999)
+    assert engine.attempts - before == 2
+    house.advance(0.000001)
+
+    assert engine.attempts - before == 3
+
+
+def test_dead_letters_behind_a_batch_that_cannot_be_stored_keep_their_order() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("$dlq/q"))
+    house.broker.declare(QueueDefinition("q", dead_letter_queue="$dlq/q"))
+    inbox = house.consume("q")
+    house.publish("q", *"abc")
+    engine.is_closed_door = True
+    house.settle(REJECT, inbox.got[0])
+    for delivery in inbox.got[1:]:
+        house.broker.settle(delivery, REJECT)
+        house.broker.transaction([], [])  # what was settled so far is closed off from what follows
+        house.turn()
+
+    engine.failure, engine.fails_all = FULL, True
+    engine.open_door()
+    house.run()
+    engine.failure = None
+    house.advance(2)
+
+    assert texts(house, "$dlq/q") == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("kind", ["publish", "transaction", "settlement"])
+def test_what_was_called_for_meanwhile_is_sent_when_the_batch_before_it_is_visible_and_no_earlier(kind: str) -> None:
+    engine = SteppedEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    inbox = house.consume("q", credit=1)
+    for _ in range(3):
+        house.broker.publish(house.message("a", "q"))
+        house.turn()
+        engine.settle()
+    house.turn()
+    house.broker.publish(house.message("b", "q"))
+    house.turn()
+    (first,) = engine.taken
+
+    if kind == "publish":
+        house.broker.publish(house.message("c", "q"))
+    elif kind == "transaction":
+        house.broker.transaction([Publish(house.message("c", "q"))], [])
+    else:
+        house.broker.settle(inbox.got[0], REJECT)
+    house.turn()
+    assert list(engine.taken) == [first]
+    engine.write()
+    assert not engine.taken
+    house.turn()
+
+    assert len(engine.taken) == (0 if kind == "settlement" else 1)  # nobody waits for a settlement
 
 
 def test_long_work_waits_for_the_batch_on_its_way_when_much_of_it_is_in_the_next() -> None:

@@ -207,6 +207,25 @@ def test_room_for_one_message_is_used(house: House) -> None:
     assert contents(house, "few") == [0, 1, 2]
 
 
+def test_copies_that_could_not_be_stored_arrive_later_once_and_in_order() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    source(house)
+    fill(house, "copies")
+    publish(house, 0)
+    engine.is_closed_door = True
+    publish(house, 1, 2)
+    engine.let_one_in()
+    engine.sync()
+    engine.is_closed_door, engine.failure = False, Unavailable("the disk is full")
+    house.run()
+    engine.failure = None
+    house.advance(2)
+    publish(house, 3)
+
+    assert contents(house, "copies") == [0, 1, 2, 3]
+
+
 def test_room_is_found_later_when_what_is_held_cannot_be_read_now() -> None:
     engine = DistantEngine()
     house = House(engine)

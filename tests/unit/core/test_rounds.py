@@ -1,6 +1,7 @@
 """Rounds of deliveries: one turn of the event loop serves a bounded number of messages, whatever waits for whom."""
 
-from itertools import pairwise
+from collections import Counter
+from itertools import groupby, pairwise
 
 from headrace.core.flow import SERVED_AT_ONCE
 from headrace.core.queue.definition import STREAM, QueueDefinition
@@ -57,6 +58,22 @@ def test_many_queues_are_served_a_bounded_number_of_messages_in_a_round(house: H
 
     assert max(served) <= MOST
     assert got == [list(range(BACKLOG))] * READERS
+
+
+def test_queues_that_a_round_did_not_come_to_are_served_next_without_any_other_call(house: House) -> None:
+    names = [f"q{number}" for number in range(READERS)]
+    for name in names:
+        fill(house, name, QueueDefinition(name))
+    order: list[str] = []
+    for name in names:
+        consumer = Consumer(name, lambda deliveries, name=name: order.extend([name] * len(deliveries)))  # type: ignore[misc]
+        consumer.auto_ack = True
+        house.broker.consume(name, consumer)
+
+    house.turn()
+
+    assert Counter(order) == dict.fromkeys(names, BACKLOG)
+    assert [name for name, _ in groupby(order)][:READERS] == names
 
 
 def test_many_groups_of_a_stream_take_turns(house: House) -> None:
