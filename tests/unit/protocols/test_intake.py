@@ -17,7 +17,7 @@ from headrace.admin.pages import BadRequest, Call
 from headrace.admin.site import Site, Visitor
 from headrace.core.flow import Intake
 from headrace.net.connection import Wire
-from headrace.net.websocket import Door, WebSocket
+from headrace.net.websocket import Endpoint, WebSocket
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp10.frames import DECLARE
@@ -143,11 +143,11 @@ def _stream_frames() -> Party:
 def _websocket() -> Party:
     """A frame of WebSocket with a packet of MQTT in it."""
     field = Field()
-    door = Door(lambda: MqttConnection(field.server), ["mqtt"], 32 * _MIB)
-    socket, line = WebSocket({"/mqtt": door}), FakeWire()
-    line.write_between = lambda data: None
-    line.enclose = lambda envelope: None
-    line.is_established = True
+    endpoint = Endpoint(lambda: MqttConnection(field.server), ["mqtt"], 32 * _MIB)
+    socket, line = WebSocket({"/mqtt": endpoint}), FakeWire()
+    line.write_between = lambda data: None  # type: ignore[attr-defined]
+    line.enclose = lambda envelope: None  # type: ignore[attr-defined]
+    line.is_established = True  # type: ignore[attr-defined]
     socket.opened(cast("Wire", line))
     socket.feed(
         b"GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
