@@ -195,8 +195,8 @@ class Administration:
         self._pipeline = pipeline
         self._clock = clock
         self._parameters = parameters
-        self.on_dissolved: dict[object, Callable[[], None]] = {}
-        """Calls by owner, made when the virtual host is deleted: connections to it must end."""
+        self.on_ended: dict[object, Callable[[str], None]] = {}
+        """Calls by owner, with the reason why its connection must end."""
 
     def alter(self, definition: QueueDefinition, is_start: bool = False) -> None:
         """Change a queue to a definition of the same type and durability: see configured.py. Raises NotFound.
@@ -244,8 +244,9 @@ class Administration:
         A large one goes in several commits. `dissolved` is called with the last of them, may add to it, and must call
         `end`.
         """
-        for tell in list(self.on_dissolved.values()):
-            tell()
+        why = f"vhost '{self._queues.topology.host}' is deleted"
+        for tell in list(self.on_ended.values()):
+            tell(why)
         take_steps(self._pipeline, self._remove_all(), lambda: dissolved(self._pipeline.open().durable))
 
     def _remove_all(self) -> Iterator[None]:
@@ -315,7 +316,7 @@ class Broker:
         self.groups = Groups(self._pipeline, self._queues, clock)
         self.reader_groups = ReaderGroups()
         self.administration = Administration(engine, self._queues, self._pipeline, clock, self.parameters)
-        self.on_dissolved = self.administration.on_dissolved
+        self.on_ended = self.administration.on_ended
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -869,11 +870,20 @@ class Broker:
         self._queues.assigner.rest()
         self._pipeline.drain()
 
+    def _end_hoarder(self, least_bytes: int) -> None:
+        """End the client whose exclusive queues without consumers hold most, if that is enough to be blamed."""
+        owner, size_bytes = self._queues.hoarder() if least_bytes else (None, 0)
+        if size_bytes >= max(least_bytes, 1) and owner in self.on_ended:
+            self.on_ended[owner](
+                f"its exclusive queues hold {size_bytes:,} bytes that nobody consumes, and others need the memory"
+            )
+
     def tick(self) -> int:
         """Run due work; returns when to call again, in microseconds; 0 for when something changes."""
         now_us = self._clock.now_us()
         self._pipeline.retry(now_us)
         self._flow.tick(now_us)
+        self._end_hoarder(self._flow.blamed_bytes(now_us))
         ack_due_us = self._pipeline.give_up(now_us)
         self._queues.on_time(now_us)
         self.sessions.on_time(now_us)

@@ -165,10 +165,11 @@ class Client:
         """Count as one of the user's connections until `leave`; False if there may be no more, see `refusal`.
 
         `on_flow` pauses and resumes a publisher. `on_ended` gives the reason why the connection must end: the user or
-        the virtual host is deleted, or a token expired. `on_rights` runs after the user's rights changed.
+        the virtual host is deleted, a token expired, or its exclusive queues fill the memory. `on_rights` runs after
+        the user's rights changed.
         """
         most = self.broker.parameters.limits.get(MAX_CONNECTIONS)
-        if most is not None and len(self.broker.on_dissolved) >= most:
+        if most is not None and len(self.broker.on_ended) >= most:
             host, name = self.broker.topology.host, self.account.name
             self.refusal = f"access to vhost '{host}' refused for user '{name}': connection limit ({most}) is reached"
             return False
@@ -180,8 +181,7 @@ class Client:
             return False
         self.is_connected = True
         self._on_flow = on_flow
-        why = f"vhost '{self.broker.topology.host}' is deleted"
-        self.broker.on_dissolved[self] = lambda: on_ended(why)
+        self.broker.on_ended[self] = on_ended
         self.account.on_removed[self] = on_ended
         if on_rights is not None:
             self.rights.watchers[self] = on_rights
@@ -194,7 +194,7 @@ class Client:
         self.is_connected = False
         self.broker.on_flow.pop(self, None)
         self._on_flow = None
-        self.broker.on_dissolved.pop(self, None)
+        self.broker.on_ended.pop(self, None)
         self.account.on_removed.pop(self, None)
         self.rights.watchers.pop(self, None)
         self.account.disconnect()

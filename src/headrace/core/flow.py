@@ -91,6 +91,10 @@ _SMALL_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 256 << 10
 """The most that a connection brings with one read."""
 _PATIENCE_US: Final = 5_000_000
+_STUCK_US: Final = 10_000_000
+"""After this time without progress in memory somebody who fills it is ended."""
+_BLAMED_SHARE: Final = 16
+"""Only those are blamed who hold this part of the memory."""
 
 
 @final
@@ -261,6 +265,9 @@ class Flow:
         self._shares: dict[object, tuple[int, int]] = {}
         self._waiting_bytes = 0
         self._memory_bytes = 0
+        self._least_bytes = 0
+        self._moved_us = 0
+        """The time at which queues in memory were last seen to shrink, while publishers wait for them."""
         self._held: set[object] = set()
         self.listeners: dict[object, Callable[[bool], None]] = {}
         """Callbacks by their owner: called with True when publishers must stop, and with False when they may go on."""
@@ -290,6 +297,19 @@ class Flow:
             self.intake.rest()
         else:
             self.intake.tick(now_us)
+
+    def blamed_bytes(self, now_us: int) -> int:
+        """The least bytes of a client that is to blame because queues in memory have not shrunk; 0 if nobody is.
+
+        A client whose connection is paused cannot even be seen to leave.
+        """
+        if not self.is_out_of_memory:
+            self._moved_us = 0
+        elif not self._moved_us or self._memory_bytes < self._least_bytes:
+            self._moved_us, self._least_bytes = now_us, self._memory_bytes
+        elif now_us - self._moved_us >= _STUCK_US:
+            return self.memory_high_bytes // _BLAMED_SHARE
+        return 0
 
     def hold(self, host: object, is_held: bool) -> None:
         """Stop publishers while storage takes nothing from this host, or let them go on."""

@@ -165,8 +165,8 @@ def test_a_connection_learns_why_it_must_end() -> None:
     client.connect(lambda _: None, told.append)
 
     client.account.end("user 'ann' is deleted")
-    for dissolve in list(house.broker.on_dissolved.values()):
-        dissolve()
+    for end in list(house.broker.on_ended.values()):
+        end("vhost '/' is deleted")
 
     assert told == ["user 'ann' is deleted", "vhost '/' is deleted"]
 

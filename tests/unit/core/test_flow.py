@@ -208,3 +208,45 @@ def test_publishers_that_cannot_wait_are_refused_while_queues_in_memory_are_full
     house.broker.delete("memory")
     house.run()
     house.broker.check_memory()
+
+
+def test_who_fills_the_memory_with_exclusive_queues_is_ended_when_nothing_moves(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, memory_high_bytes=1000, memory_low_bytes=750)
+    broker, ended = house.broker, []
+    for owner, size in (("small", 10), ("large", 600), ("other", 500)):
+        broker.on_ended[owner] = lambda why, owner=owner: ended.append((owner, why))  # type: ignore[misc]
+        broker.declare(declared(owner, exclusive=True), owner)
+        house.publish(owner, "x" * size)
+    house.publish("memory", "x")
+    assert told == [True]
+
+    for seconds in (1, 9):
+        house.clock.advance(seconds)
+        broker.tick()
+        assert ended == []
+    house.clock.advance(1)
+    broker.tick()
+    ((owner, why),) = ended
+    assert owner == "large"
+    assert "hold" in why
+    assert "nobody consumes" in why
+
+    broker.release_owner("large")
+    house.run()
+    assert told == [True, False]
+
+
+def test_nobody_is_ended_for_memory_that_moves_or_that_others_fill(refusing: RefusingEngine) -> None:
+    house, told = watched(refusing, memory_high_bytes=1000, memory_low_bytes=750)
+    broker, ended = house.broker, []
+    broker.on_ended["small"] = ended.append
+    broker.declare(declared("mine", exclusive=True), "small")
+    house.publish("mine", "x" * 10)
+    house.publish("memory", *["x" * 100] * 12)
+    assert told == [True]
+
+    for _ in range(30):
+        house.clock.advance(1)
+        broker.tick()
+
+    assert ended == []

@@ -146,7 +146,7 @@ def test_a_deleted_host_leaves_nothing_behind_and_can_be_made_anew(tmp_path: Pat
     place.engine.commit(of_a_session, must)
     place.engine.sync()
     told: list[str] = []
-    broker.on_dissolved["test"] = lambda: told.append("eu")
+    broker.on_ended["test"] = told.append
 
     place.hosts.delete("eu", must)
     assert place.hosts.find("eu") is None
@@ -154,7 +154,7 @@ def test_a_deleted_host_leaves_nothing_behind_and_can_be_made_anew(tmp_path: Pat
         place.hosts.create("eu", must)
     place.run()
 
-    assert told == ["eu"]
+    assert told == ["vhost 'eu' is deleted"]
     assert contents(place.engine) == before
     for table in (HOSTS, QUEUES, EXCHANGES, BINDINGS, PERMISSIONS, TOPIC_PERMISSIONS, RETAINED, SESSIONS, TRANSACTIONS):
         assert [key for key, _ in place.engine.items(table) if key.startswith(b"eu")] == []

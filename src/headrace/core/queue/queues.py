@@ -362,6 +362,15 @@ class Queues(QueueHost):
         self.drop(queue)
         return count
 
+    def hoarder(self) -> tuple[object, int]:
+        """The owner whose exclusive queues without consumers hold most in memory, and how much that is."""
+        found: tuple[object, int] = (None, 0)
+        for owner, queues in self._owned.items():
+            held = [queue.log.size_bytes for queue in queues if not (queue.durable or queue.has_consumers)]
+            if sum(held) > found[1]:
+                found = owner, sum(held)
+        return found
+
     def drop(self, queue: Queue) -> None:
         """Remove a queue with its messages, groups, bindings and history; its consumers are told."""
         if queue.deleted:
