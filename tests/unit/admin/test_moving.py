@@ -165,7 +165,7 @@ def test_many_dead_letters_go_back_a_step_after_the_other(moves: Moves) -> None:
 
     answered = moves.make(dead_letters.redrive, "jobs", "$dlq/jobs")
 
-    assert answered == {"queue": "$dlq/jobs", "messages": COUNT, "next": None}
+    assert answered == {"queue": "$dlq/jobs", "messages": COUNT, "next": None, "until": COUNT}
     assert steps(moves.left, COUNT) == [AT_ONCE] * 4 + [7]
     assert moves.house.consume("jobs", "reader").payloads == texts(COUNT)
 
