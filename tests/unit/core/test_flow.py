@@ -212,7 +212,8 @@ def test_publishers_that_cannot_wait_are_refused_while_queues_in_memory_are_full
 
 def test_who_fills_the_memory_with_exclusive_queues_is_ended_when_nothing_moves(refusing: RefusingEngine) -> None:
     house, told = watched(refusing, memory_high_bytes=1000, memory_low_bytes=750)
-    broker, ended = house.broker, []
+    broker = house.broker
+    ended: list[tuple[str, str]] = []
     for owner, size in (("small", 10), ("large", 600), ("other", 500)):
         broker.on_ended[owner] = lambda why, owner=owner: ended.append((owner, why))  # type: ignore[misc]
         broker.declare(declared(owner, exclusive=True), owner)
@@ -238,7 +239,8 @@ def test_who_fills_the_memory_with_exclusive_queues_is_ended_when_nothing_moves(
 
 def test_nobody_is_ended_for_memory_that_moves_or_that_others_fill(refusing: RefusingEngine) -> None:
     house, told = watched(refusing, memory_high_bytes=1000, memory_low_bytes=750)
-    broker, ended = house.broker, []
+    broker = house.broker
+    ended: list[str] = []
     broker.on_ended["small"] = ended.append
     broker.declare(declared("mine", exclusive=True), "small")
     house.publish("mine", "x" * 10)
