@@ -35,6 +35,20 @@ def test_a_function_names_errors_of_one_kind_alike() -> None:
     assert mixed == []
 
 
+def test_a_function_uses_the_name_of_an_error_for_nothing_else() -> None:
+    """mypyc gives a variable one type: an error caught under the name of a text is a TypeError."""
+    mixed: list[str] = []
+    for name, node in _nodes():
+        if isinstance(node, ast.FunctionDef):
+            inner = list(_own(node))
+            caught = {each.name for each in inner if isinstance(each, ast.ExceptHandler) and each.name}
+            bound = {each.id for each in inner if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+            bound |= {each.arg for each in [*node.args.args, *node.args.kwonlyargs]}
+            mixed += [f"{name} {node.name}: {each}" for each in sorted(caught & bound)]
+
+    assert mixed == []
+
+
 def test_a_build_has_all_that_the_compiled_modules_are_typed_by() -> None:
     """In the environment that pip builds in, a package that is missing makes a type Any, and mypyc refuses it."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())

@@ -62,6 +62,8 @@ MAX_TRANSACTION_BYTES: Final = 256 << 20
 _ANSWER_SECONDS: Final = 20.0
 """Time after which a commit that is not done yet answers how far it is."""
 _READ_ROWS: Final = 16_384
+_SENT_BYTES: Final = 1 << 20
+"""The most bytes of rows that are encoded at once, unless one row has more."""
 _NO_LIMIT: Final = (1 << 63) - 1
 _EXTENT_BYTES: Final = 1 << 20
 """Neighbouring messages are one extent up to this size."""
@@ -232,17 +234,27 @@ async def _body(queue: Queue, codec: Stream, start: int, stop: int, is_open: boo
     while start < stop:
         if queue.deleted:
             raise Refused(f"queue {queue.name!r} was deleted while it was read")
-        until = min(stop, start + _READ_ROWS)
         try:
-            for batch in queue.log.record_batches(start, until):
-                yield codec.encode(batch)
-                start += batch.num_rows
-                await asyncio.sleep(0)
+            data, count = _encoded(queue, codec, start, min(stop, start + _READ_ROWS))
+            yield data
+            start += count
+            await asyncio.sleep(0)
         except Truncated:
             if not is_open:
                 raise
             start = queue.first_offset
     yield codec.end()
+
+
+def _encoded(queue: Queue, codec: Stream, start: int, stop: int) -> tuple[bytes, int]:
+    """Encode the first rows from `start` on, at least one; returns them and their number.
+
+    Nothing else of the log stays in memory while a slow reader takes them: each of many held a whole block, or more.
+    """
+    from headrace.storage.local.arrow import cut_batch
+
+    rows = next(cut_batch(next(queue.log.record_batches(start, stop)), _SENT_BYTES, _READ_ROWS))
+    return codec.encode(rows), rows.num_rows
 
 
 def _bounds(queue: Queue) -> dict[str, object]:

@@ -6,7 +6,7 @@ import binascii
 import ipaddress
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar, cast, final
 from urllib.parse import unquote, urlsplit
 
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from headrace.admin.site import MANAGEMENT, MONITORING, Site, Visitor
 from headrace.admin.slices import AT_ONCE, ordered, sliced
@@ -148,17 +148,33 @@ def streamed(parts: AsyncIterator[bytes]) -> Response:
 
 @final
 class Parts(StreamingResponse):
-    """An answer that breaks off visibly if the rest of it becomes unreadable."""
+    """An answer in parts. It breaks off visibly if the rest of it becomes unreadable, and ends when its client leaves.
 
-    async def stream_response(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+    The base class ends it by an error, whose traceback is a cycle: what the client was to get next stayed in memory.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parts = cast("AsyncGenerator[bytes, None]", self.body_iterator)
+        leaving = asyncio.create_task(_disconnected(receive))
         try:
-            async for chunk in self.body_iterator:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                if leaving.done():
+                    return
         except HeadraceError as error:
             _log.warning("an answer breaks off: %s", error)
             return  # the answer has no end, so the connection is closed
+        finally:
+            leaving.cancel()
+            await parts.aclose()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Wait until the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def array(items: Iterable[Item], shown: Callable[[Item], object]) -> AsyncIterator[bytes]:

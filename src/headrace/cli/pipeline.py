@@ -286,7 +286,7 @@ def replay(
     app,
     "headrace pipeline assign --from events --filters filters.yaml",
     "headrace pipeline assign --from events --filters filters.yaml --once",
-    "headrace pipeline assign --from events --filters filters.yaml --read s3://bucket/broker",
+    "headrace pipeline assign --from events --filters filters.yaml --read /var/lib/headrace",
     "filters.yaml:  filters: {eu-orders: \"topic LIKE 'orders/%' AND region = 'eu'\", urgent: priority > 7}",
 )
 def assign(

@@ -33,6 +33,10 @@ SCHEMA: Final = pa.schema(
 """One row per message. `properties` are the bytes that the publisher's protocol sent, in that `encoding`."""
 
 
+BATCH_BYTES: Final = 4 << 20
+"""The most bytes of messages in a batch, unless one message has more."""
+
+
 def batch_of_messages(base: int, messages: Sequence[Message]) -> pa.RecordBatch:
     """A record batch of messages; `base` is the offset of the first."""
     sources = [message.source for message in messages]

@@ -66,11 +66,13 @@ class MemoryLog(Log):
         return self.next_offset
 
     def record_batches(self, start: int, stop: int) -> "Iterator[pa.RecordBatch]":
-        from headrace.storage.arrow import batch_of_messages
+        from headrace.storage.arrow import BATCH_BYTES, batch_of_messages
 
-        for base in range(start, min(stop, self.next_offset), _ROWS_PER_BATCH):
-            count = min(_ROWS_PER_BATCH, stop - base)
-            yield batch_of_messages(base, self.read(base, count))
+        stop = min(stop, self.next_offset)
+        while start < stop:
+            messages = self.read(start, min(stop - start, _ROWS_PER_BATCH), BATCH_BYTES)
+            yield batch_of_messages(start, messages)
+            start += len(messages)
 
     def append(self, messages: Iterable[Message]) -> None:
         for message in messages:

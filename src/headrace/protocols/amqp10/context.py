@@ -238,8 +238,8 @@ def enter(server: Server, wire: "Wire", account: Account, opening: Open) -> Conn
     if opening.max_frame_size < frames.MIN_FRAME_SIZE:
         raise ProtocolError(frames.FRAME_SIZE_TOO_SMALL, f"frames of {opening.max_frame_size} bytes are too small")
     if 0 < opening.idle_timeout < _LEAST_IDLE_MS:
-        error = f"an idle timeout of {opening.idle_timeout} ms is below {_LEAST_IDLE_MS}"
-        raise ProtocolError(frames.NOT_ALLOWED, error)
+        what = f"an idle timeout of {opening.idle_timeout} ms is below {_LEAST_IDLE_MS}"
+        raise ProtocolError(frames.NOT_ALLOWED, what)
     hostname = opening.hostname or ""
     name = hostname.removeprefix("vhost:") if hostname.startswith("vhost:") else "/"
     host = server.find_host(name)

@@ -300,7 +300,7 @@ class LocalLog(Log):
             start = end
 
     def record_batches(self, start: int, stop: int) -> "Iterator[pa.RecordBatch]":
-        from headrace.storage.arrow import batch_of_messages
+        from headrace.storage.arrow import BATCH_BYTES, batch_of_messages
         from headrace.storage.local.arrow import batch_of_block
 
         stop = min(stop, self.next_offset)
@@ -310,7 +310,9 @@ class LocalLog(Log):
                 piece = self.tail()[bisect_right(self.tail(), start, key=_base_of) - 1]
                 end = min(stop, piece.next)
                 if piece.block is None:
-                    yield batch_of_messages(start, piece.read(start, end))
+                    messages = self.read(start, end - start, BATCH_BYTES)
+                    yield batch_of_messages(start, messages)
+                    end = start + len(messages)
                 else:
                     row = piece.start + start - piece.base
                     yield batch_of_block(piece.block, row, row + end - start, base=start)

@@ -534,11 +534,11 @@ class ObjectLog(Log):
         return self.next_offset
 
     def record_batches(self, start: int, stop: int) -> "Iterator[pa.RecordBatch]":
-        from headrace.storage.arrow import batch_of_messages
+        from headrace.storage.arrow import BATCH_BYTES, batch_of_messages
 
         stop = min(stop, self.next_offset)
         while start < stop:
-            messages = self.read(start, min(stop - start, _ROWS_PER_BATCH))
+            messages = self.read(start, min(stop - start, _ROWS_PER_BATCH), BATCH_BYTES)
             yield batch_of_messages(start, messages)
             start += len(messages)
 
