@@ -45,7 +45,7 @@ assert gc.collect() >= 1000, "what came since is"
 kept = [cycle() for _ in range(2 * before + 500_000)]
 gc.collect()
 kept.clear()
-assert gc.collect() == 0
+assert gc.collect() <= 20_000, "of many only the last are not set aside"
 clock.advance(3601)
 assert gc.collect() >= 530_000, "when there are far more, everything is looked at"
 assert gc.collect() == 0
