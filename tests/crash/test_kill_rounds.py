@@ -23,6 +23,7 @@ import pytest
 
 from tests.crash.kills.amqp091 import Amqp091
 from tests.crash.kills.amqp10 import Amqp10
+from tests.crash.kills.book import Commits
 from tests.crash.kills.coap import Coap
 from tests.crash.kills.embedded import Embedded
 from tests.crash.kills.http import Http
@@ -129,6 +130,7 @@ class Rounds:
     def _embedded_round(self, embedded: Embedded, number: int) -> None:
         self.mqtt.shut()
         self._server.close_connections()
+        Commits.killed_at = time.monotonic()
         self._server.kill()
         killed_at = embedded.run(number, self._chance.choice((0.1, 0.7, 2.5)) * self._chance.random() + 0.05)
         self._count("embedded")

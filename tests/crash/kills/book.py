@@ -19,6 +19,8 @@ class Commits:
     """
 
     stored_until = 0.0
+    killed_at = 0.0
+    """When a broker was killed last before a round whose books nobody checks."""
 
     @classmethod
     def hold(cls, at: float) -> bool:
@@ -181,7 +183,9 @@ class Book:
                 return [f"{uid} has expired and is no dead letter; {age}"]
         if entry.refused and live + buried:
             return [f"{uid} was refused and is there"]
-        since = killed_at - entry.ended_at
+        # A round of an embedded program begins with a kill of its own, right after a reader acknowledged all.
+        crashed_at = Commits.killed_at if entry.ended_at < Commits.killed_at else killed_at
+        since = crashed_at - entry.ended_at
         is_stored = since >= SETTLED_SECONDS and Commits.hold(entry.ended_at)
         if entry.ended_at and live and (entry.is_answered or is_stored):
             how = "with an answer " if entry.is_answered else ""
