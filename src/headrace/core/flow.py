@@ -92,9 +92,9 @@ _READ_BYTES: Final = 256 << 10
 """The most that a connection brings with one read."""
 _PATIENCE_US: Final = 5_000_000
 _STUCK_US: Final = 10_000_000
-"""After this time without progress in memory somebody who fills it is ended."""
+"""Time without progress in memory after which the broker ends a client that fills it."""
 _BLAMED_SHARE: Final = 16
-"""Only those are blamed who hold this part of the memory."""
+"""A client is to blame from this part of the memory on."""
 
 
 @final
